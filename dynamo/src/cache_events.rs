@@ -1,7 +1,7 @@
 //! What the target's cache holds, in the events that Dynamo's router reads.
 //!
-//! A block is a page of the cache. It is reported when later answers can use it, and withdrawn when they cannot any
-//! more: also if a page before it is gone, since a prefix is found from its start.
+//! A block is a page of the cache. It is reported when later answers can use it, and withdrawn when
+//! they cannot any more: also if a page before it is gone, since a prefix is found from its start.
 
 use dynamo_llm::kv_router::protocols::{
     BlockHashOptions, ExternalSequenceBlockHash, KvCacheEventData, KvCacheRemoveData,

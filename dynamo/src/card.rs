@@ -1,4 +1,5 @@
-//! The files of a model that Dynamo's front end reads: the tokenizer, the chat template and the configuration.
+//! The files of a model that Dynamo's front end reads: the tokenizer, the chat template and the
+//! configuration.
 
 use forerun::{ChatTemplate, Loader, ModelSource};
 use std::fs;
@@ -49,8 +50,9 @@ pub enum CardError {
 }
 
 impl ModelCard {
-    /// Returns the card of a model: its own folder, or `given`. The files of a built-in model are written to a folder in
-    /// `cache`, which is the same for all workers of a machine, because the front end compares the cards of workers.
+    /// Returns the card of a model: its own folder, or `given`. The files of a built-in model are
+    /// written to a folder in `cache`, which is the same for all workers of a machine, because the
+    /// front end compares the cards of workers.
     ///
     /// # Errors
     /// If the model cannot be found, or has no tokenizer that the front end can read.

@@ -7,7 +7,8 @@ fn error(kind: BackendError, message: impl Into<String>) -> DynamoError {
     DynamoError::builder().error_type(ErrorType::Backend(kind)).message(message.into()).build()
 }
 
-/// The request is wrong, or asks for something that the worker does not do. No other worker would do it.
+/// The request is wrong, or asks for something that the worker does not do. No other worker would
+/// do it.
 pub(crate) fn invalid(message: impl Into<String>) -> DynamoError {
     let message = message.into().replace('`', "'");
     DynamoError::builder()

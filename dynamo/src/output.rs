@@ -5,7 +5,8 @@ use forerun::{Answer, AnswerEvent, AnswerToken, Config, Finish, Method, TokenId}
 use forerun_server::Task;
 use serde_json::{Value, json};
 
-/// Collects the tokens of an answer until they are an output: one for each commit, and the last one with the end.
+/// Collects the tokens of an answer until they are an output: one for each commit, and the last one
+/// with the end.
 pub(crate) struct Outputs {
     method: Method,
     /// Tokens that end the answer.
@@ -38,8 +39,8 @@ impl Outputs {
         match event {
             AnswerEvent::Token(token) => {
                 self.room = self.room.saturating_sub(1);
-                // If its last tokens and its end arrived one after the other, an answer could move to another worker between
-                // them, and continue after its end.
+                // If its last tokens and its end arrived one after the other, an answer could move
+                // to another worker between them, and continue after its end.
                 let is_last = self.room == 0 || self.ends.contains(&token.token);
                 let is_complete = token.ends_commit && !is_last;
                 self.tokens.push(token);

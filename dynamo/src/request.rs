@@ -18,7 +18,8 @@ const METADATA: &str = "forerun-";
 /// Which requests a worker refuses although it could answer them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policy {
-    /// Those whose text would change if they moved to another worker: with frequency or presence penalties.
+    /// Those whose text would change if they moved to another worker: with frequency or presence
+    /// penalties.
     pub(crate) refuse_penalties: bool,
 }
 
@@ -94,7 +95,8 @@ fn check_supported(request: &PreprocessedRequest) -> Result<(), DynamoError> {
     Ok(())
 }
 
-/// Refuses penalties that count the tokens of the answer, where they would count only those since the answer moved here.
+/// Refuses penalties that count the tokens of the answer, where they would count only those since
+/// the answer moved here.
 fn check_penalties(request: &PreprocessedRequest, policy: Policy) -> Result<(), DynamoError> {
     let sampling = &request.sampling_options;
     let given = [
@@ -147,8 +149,8 @@ fn stop_tokens(stop: &StopConditions) -> Vec<TokenId> {
         .collect()
 }
 
-/// Returns whether the answer continues after an end-of-sequence token. A minimum of tokens is possible only where it is
-/// the maximum as well.
+/// Returns whether the answer continues after an end-of-sequence token. A minimum of tokens is
+/// possible only where it is the maximum as well.
 fn ignores_eos(stop: &StopConditions) -> Result<bool, DynamoError> {
     let fewest = stop.min_tokens.unwrap_or(0);
     match stop.max_tokens {
@@ -184,7 +186,8 @@ fn check_grammar(forerun: &Forerun, request: &Request) -> Result<(), DynamoError
     }
 }
 
-/// Returns how the answer is decoded: by annotations, or by the metadata that headers of the request set.
+/// Returns how the answer is decoded: by annotations, or by the metadata that headers of the
+/// request set.
 fn speculation_of(
     annotations: &[String],
     metadata: &BTreeMap<String, String>,

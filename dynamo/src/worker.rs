@@ -107,8 +107,8 @@ impl Serving {
         }
     }
 
-    /// Returns whether the cache's pages can be reported: prefixes that are kept can be used again as they are. Those of
-    /// recurrent layers need a state as well.
+    /// Returns whether the cache's pages can be reported: prefixes that are kept can be used again
+    /// as they are. Those of recurrent layers need a state as well.
     fn has_prefixes(&self) -> bool {
         let forerun = self.generator.forerun();
         forerun.cache_tokens().is_some() && forerun.cache_answers().is_none()

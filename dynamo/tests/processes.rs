@@ -1,5 +1,6 @@
-//! A front end and two workers as real processes: requests that move from worker to worker keep their text, and
-//! conversations return to the worker that holds their prefix. `FORERUN_CASES` is the number of requests.
+//! A front end and two workers as real processes: requests that move from worker to worker keep
+//! their text, and conversations return to the worker that holds their prefix. `FORERUN_CASES` is
+//! the number of requests.
 #![cfg(feature = "front")]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -33,7 +34,8 @@ fn random(state: &mut u64, below: u64) -> u64 {
     (*state >> 33) % below
 }
 
-/// Request number `number`: greedy or seeded, with and without filters, penalties, a method, stop strings and log-probabilities.
+/// Request number `number`: greedy or seeded, with and without filters, penalties, a method, stop
+/// strings and log-probabilities.
 fn request(number: usize) -> (&'static str, Value) {
     const PROMPTS: [&str; 5] = [
         "Once upon a time, there was a little girl",
@@ -193,8 +195,8 @@ fn texts_survive_with_etcd() {
     texts_survive(Discovery::Etcd, cases(24).min(64));
 }
 
-/// Turns of conversations, in turn. Returns the share of the tokens of earlier turns that were in the cache, and of the
-/// turns that returned to their worker.
+/// Turns of conversations, in turn. Returns the share of the tokens of earlier turns that were in
+/// the cache, and of the turns that returned to their worker.
 fn converse(router: &str, conversations: usize, turns: usize) -> (f64, f64) {
     let site = Site::start(Discovery::File, router).unwrap();
     let _workers = [site.worker("worker1", METHODS[0]), site.worker("worker2", METHODS[0])];

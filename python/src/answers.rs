@@ -1,4 +1,5 @@
-//! Answers in progress, each on a thread of its own. Answers that run at the same time share forward passes.
+//! Answers in progress, each on a thread of its own. Answers that run at the same time share
+//! forward passes.
 
 use forerun::{AnswerEvent, Canceller, Forerun, ForerunError, Request, TokenId};
 use std::collections::{BTreeMap, VecDeque};

@@ -126,7 +126,8 @@ impl Conversation {
 
 #[pymethods]
 impl Conversation {
-    /// Returns the parts of an answer's text: what they are (text, reasoning, call or arguments) and their text.
+    /// Returns the parts of an answer's text: what they are (text, reasoning, call or arguments)
+    /// and their text.
     fn parts(&self, text: &str) -> Vec<(&'static str, String)> {
         let mut parser = self.syntax.parser(&self.tools, self.parallel_calls, &self.prompt_end);
         let mut parts = parser.push(text);

@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs the `forerun` command with these arguments, of which the first is the program's name. Returns its exit code.
+/// Runs the `forerun` command with these arguments, of which the first is the program's name.
+/// Returns its exit code.
 #[pyfunction]
 pub(crate) fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
     let code = py.detach(|| forerun_cli::run(arguments));

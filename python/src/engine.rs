@@ -110,8 +110,8 @@ impl Engine {
         })
     }
 
-    /// Starts an answer to the given tokens. `on_event` is called from another thread after each event with `every`,
-    /// and in any case after the last one.
+    /// Starts an answer to the given tokens. `on_event` is called from another thread after each
+    /// event with `every`, and in any case after the last one.
     #[pyo3(signature = (prompt, params, on_event = None, every = false, conversation = None))]
     fn start(
         &self,
@@ -146,7 +146,8 @@ impl Engine {
         py.detach(|| Conversation::new(&engine, &fields))
     }
 
-    /// Returns the log-probability of each token of a continuation, with the `top` most probable tokens at its place.
+    /// Returns the log-probability of each token of a continuation, with the `top` most probable
+    /// tokens at its place.
     #[pyo3(signature = (prompt, continuation, top = 0))]
     fn score(
         &self,
@@ -232,8 +233,8 @@ impl Engine {
     }
 }
 
-/// Computes something on a thread of its own while this one lets Python handle signals. A signal that raises an
-/// exception cancels the computation.
+/// Computes something on a thread of its own while this one lets Python handle signals. A signal
+/// that raises an exception cancels the computation.
 fn interruptible<T: Send>(
     py: Python<'_>,
     canceller: &Canceller,

@@ -1,5 +1,5 @@
-//! The native module of the Python package `forerun`: the engine as few classes with simple types. The package's
-//! Python code gives them the form that users know.
+//! The native module of the Python package `forerun`: the engine as few classes with simple types.
+//! The package's Python code gives them the form that users know.
 
 mod answers;
 mod chat;

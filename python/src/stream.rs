@@ -40,8 +40,8 @@ enum Event {
 }
 
 impl Stream {
-    /// Creates a stream and the sink of its events. `on_event` is called after each event with `every`, and in any
-    /// case after the last one. It must not wait.
+    /// Creates a stream and the sink of its events. `on_event` is called after each event with
+    /// `every`, and in any case after the last one. It must not wait.
     pub(crate) fn new(
         tokenizer: &Arc<Tokenizer>,
         on_event: Option<Py<PyAny>>,
@@ -55,7 +55,8 @@ impl Stream {
         let call: Box<dyn Fn() + Send> = match on_event {
             None => Box::new(|| ()),
             Some(callback) => Box::new(move || {
-                // Python may be shutting down, or the event loop be closed. Then nobody waits for the answer.
+                // Python may be shutting down, or the event loop be closed. Then nobody waits for
+                // the answer.
                 let called = Python::try_attach(|py| callback.call0(py).is_ok());
                 if called != Some(true) {
                     canceller.cancel();
@@ -74,7 +75,8 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next event. Signals are handled meanwhile, also if events come without a pause.
+    /// Waits for the next event. Signals are handled meanwhile, also if events come without a
+    /// pause.
     fn wait(&self, py: Python<'_>) -> PyResult<Option<AnswerEvent>> {
         loop {
             self.handle_signals(py)?;
@@ -91,7 +93,8 @@ impl Stream {
         }
     }
 
-    /// Lets Python handle signals, if it has not for [`LOOK_EVERY`]. A signal that raises an exception cancels the answer.
+    /// Lets Python handle signals, if it has not for [`LOOK_EVERY`]. A signal that raises an
+    /// exception cancels the answer.
     fn handle_signals(&self, py: Python<'_>) -> PyResult<()> {
         let is_due = py.detach(|| {
             let looked = &mut self.lock().looked;
@@ -138,7 +141,8 @@ impl Stream {
         }
     }
 
-    /// Returns the next event, or None if there is none yet. Raises StopIteration after the last one.
+    /// Returns the next event, or None if there is none yet. Raises StopIteration after the last
+    /// one.
     fn next_now<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let received = match &self.lock().events {
             None => return Err(PyStopIteration::new_err(())),

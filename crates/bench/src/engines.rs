@@ -1,4 +1,5 @@
-//! Loads all configurations at once, with shared weights, so that they can answer one after another.
+//! Loads all configurations at once, with shared weights, so that they can answer one after
+//! another.
 
 use crate::provenance::{peak_memory_bytes, reset_peak_memory};
 use crate::record::{AnswerRecord, TurnRecord};
@@ -133,9 +134,9 @@ impl Engines {
         first.map_or(String::new(), |first| first.engine.tokenizer().decode(tokens))
     }
 
-    /// Returns the log-probability that a configuration gives to its own token minus that of another one,
-    /// in nats, at a position of its greedy answer. Returns `None` if the other token is not among its most
-    /// probable ones.
+    /// Returns the log-probability that a configuration gives to its own token minus that of
+    /// another one, in nats, at a position of its greedy answer. Returns `None` if the other token
+    /// is not among its most probable ones.
     #[must_use]
     pub fn gap(
         &self,
@@ -162,7 +163,8 @@ impl Engines {
         Some(f64::from(logprob(own)?) - f64::from(logprob(other)?))
     }
 
-    /// Splits prompts into those that fit into the context with a whole answer, and those that do not.
+    /// Splits prompts into those that fit into the context with a whole answer, and those that do
+    /// not.
     ///
     /// # Errors
     /// If a prompt cannot be encoded.

@@ -53,8 +53,8 @@ impl fmt::Display for Difference {
 
 impl std::error::Error for Difference {}
 
-/// Returns the first difference between an answer and the baseline's, if there is one. `reproduce` is the
-/// command that generates the answer again.
+/// Returns the first difference between an answer and the baseline's, if there is one. `reproduce`
+/// is the command that generates the answer again.
 #[must_use]
 pub fn difference(
     baseline: &AnswerRecord,

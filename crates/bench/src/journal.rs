@@ -1,4 +1,5 @@
-//! `answers.jsonl`, which records every answer at once, so that an interrupted comparison can be resumed.
+//! `answers.jsonl`, which records every answer at once, so that an interrupted comparison can be
+//! resumed.
 
 use crate::record::AnswerRecord;
 use crate::{BenchError, Provenance};
@@ -40,8 +41,8 @@ pub struct Journal {
 impl Journal {
     /// Opens `answers.jsonl` in `folder` and creates both if they do not exist.
     ///
-    /// `identity` is everything that the answers depend on; a file with another identity is rejected. An
-    /// incomplete last line is dropped.
+    /// `identity` is everything that the answers depend on; a file with another identity is
+    /// rejected. An incomplete last line is dropped.
     ///
     /// # Errors
     /// If the file cannot be read or written, belongs to another comparison, or another process is
@@ -72,11 +73,12 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Records what the peers report about themselves. This is part of the identity, but is known only
-    /// once the peers are running.
+    /// Records what the peers report about themselves. This is part of the identity, but is known
+    /// only once the peers are running.
     ///
     /// # Errors
-    /// If the journal has answers of peers that reported something else, or if it cannot be written.
+    /// If the journal has answers of peers that reported something else, or if it cannot be
+    /// written.
     pub fn set_peers(&mut self, peers: Value) -> Result<(), BenchError> {
         match self.peers.replace(peers.clone()) {
             Some(found) if found == peers => Ok(()),

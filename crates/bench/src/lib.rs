@@ -1,19 +1,21 @@
-//! Compares decoding methods fairly: the same prompts, the same models and the same cores, one after
-//! another.
+//! Compares decoding methods fairly: the same prompts, the same models and the same cores, one
+//! after another.
 //!
 //! 1. A [`suite`] supplies the prompts and a [`sweep`] the configurations.
-//! 2. [`run()`] lets all configurations answer every prompt and records the answers in a [`Journal`].
-//!    Every answer is compared with that of autoregressive decoding.
-//! 3. [`metrics`] and [`summary`] compute tables from the answers, and [`report`] writes them as pages.
+//! 2. [`run()`] lets all configurations answer every prompt and records the answers in a
+//!    [`Journal`]. Every answer is compared with that of autoregressive decoding.
+//! 3. [`metrics`] and [`summary`] compute tables from the answers, and [`report`] writes them as
+//!    pages.
 //!
 //! [`load`] measures servers under several clients.
 //!
 //! [`peers`] are other engines that answer the same prompts, for comparison with ours.
 //!
-//! [`planning`] measures what passes cost in real answers, from which the simulator predicts all configurations.
+//! [`planning`] measures what passes cost in real answers, from which the simulator predicts all
+//! configurations.
 //!
-//! This crate may use files, clocks, the processes of peers, the network, the simulator, and the facade crate `forerun`.
-//! Of the crates below the facade, it uses only the jobs of `forerun-core`.
+//! This crate may use files, clocks, the processes of peers, the network, the simulator, and the
+//! facade crate `forerun`. Of the crates below the facade, it uses only the jobs of `forerun-core`.
 
 mod choice;
 pub mod configuration;

@@ -67,7 +67,8 @@ pub struct LoadReport {
     pub first_token_ms: [f64; 2],
     /// Between two texts of a stream, in milliseconds: the median and the 99th percentile.
     pub inter_token_ms: [f64; 2],
-    /// From the first text to the last, per token, in milliseconds: the median and the 99th percentile.
+    /// From the first text to the last, per token, in milliseconds: the median and the 99th
+    /// percentile.
     pub time_per_token_ms: [f64; 2],
     /// The slowest answer's time relative to the fastest answer's.
     pub slowest_to_fastest: f64,
@@ -75,8 +76,8 @@ pub struct LoadReport {
 
 /// Puts a load on a server, and measures it.
 ///
-/// Each client sends its next request when the answer to the one before has ended. The time is measured from
-/// the first request to the last answer.
+/// Each client sends its next request when the answer to the one before has ended. The time is
+/// measured from the first request to the last answer.
 #[must_use]
 pub fn run(endpoint: &Endpoint, load: &Load) -> LoadReport {
     let (next, all) = (AtomicUsize::new(0), Mutex::new((Vec::new(), Vec::new())));

@@ -1,15 +1,16 @@
 //! Metrics of answers: pure functions of the recorded answers.
 //!
-//! A metric is computed over a [`Pool`]: the answers of one configuration to one category in one repeat.
-//! Means and standard deviations are taken over repeats. The definitions follow vLLM and llama.cpp. If
-//! published tables use different definitions, the documentation of the metric names the one used here.
+//! A metric is computed over a [`Pool`]: the answers of one configuration to one category in one
+//! repeat. Means and standard deviations are taken over repeats. The definitions follow vLLM and
+//! llama.cpp. If published tables use different definitions, the documentation of the metric names
+//! the one used here.
 
 use crate::record::{AnswerRecord, TurnRecord};
 use crate::times::Round;
 use serde::{Deserialize, Serialize};
 
-/// Answers of one configuration. Each turn is paired with the baseline's answer to the same turn in the same
-/// repeat.
+/// Answers of one configuration. Each turn is paired with the baseline's answer to the same turn in
+/// the same repeat.
 #[derive(Clone, Debug, Default)]
 pub struct Pool<'a> {
     turns: Vec<(&'a TurnRecord, &'a TurnRecord)>,
@@ -20,10 +21,10 @@ pub struct Pool<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Speedup: tokens per second divided by those of autoregressive decoding for the same turn in the same
-    /// repeat. It is the geometric mean over turns, so that a ratio and its inverse have the same weight.
-    /// Spec-Bench divides means instead, and counts the baseline's tokens by tokenizing its text again; here
-    /// both counts are the engine's own.
+    /// Speedup: tokens per second divided by those of autoregressive decoding for the same turn in
+    /// the same repeat. It is the geometric mean over turns, so that a ratio and its inverse have
+    /// the same weight. Spec-Bench divides means instead, and counts the baseline's tokens by
+    /// tokenizing its text again; here both counts are the engine's own.
     SpeedRatio,
     /// Tokens of all answers divided by the time of all answers, including the prompts.
     TokensPerSecond,
@@ -31,22 +32,25 @@ pub enum Metric {
     TokensPerSecondVariance,
     /// Time to first token (TTFT): mean in milliseconds.
     FirstTokenMs,
-    /// Time per output token (TPOT) after the first one, `(total − first) / (tokens − 1)` as in vLLM: mean
-    /// over answers of at least two tokens, in milliseconds.
+    /// Time per output token (TPOT) after the first one, `(total − first) / (tokens − 1)` as in
+    /// vLLM: mean over answers of at least two tokens, in milliseconds.
     PerTokenMs,
     /// Inter-token latency: median of the time between two consecutive tokens of an answer, in
-    /// milliseconds. Tokens of one step arrive together, so all but the first of them have a latency of 0.
+    /// milliseconds. Tokens of one step arrive together, so all but the first of them have a
+    /// latency of 0.
     InterTokenP50Ms,
     /// 99th percentile (nearest rank) of the inter-token latency.
     InterTokenP99Ms,
-    /// Mean accepted tokens (MAT, τ): committed tokens, including the target's own, divided by the target
-    /// passes that committed any. For speculative decoding this is 1 + accepted/drafts, as in vLLM and
-    /// llama.cpp.
+    /// Mean accepted tokens (MAT, τ): committed tokens, including the target's own, divided by the
+    /// target passes that committed any. For speculative decoding this is 1 + accepted/drafts, as
+    /// in vLLM and llama.cpp.
     MeanAcceptedTokens,
-    /// Committed tokens divided by all target passes, including those for prompts and cancelled ones.
+    /// Committed tokens divided by all target passes, including those for prompts and cancelled
+    /// ones.
     TokensPerForward,
-    /// Accepted draft tokens divided by rejections: the number of tokens accepted between two rejections,
-    /// over several target passes. PEARL (arXiv 2408.11850) calls this "mean accepted tokens".
+    /// Accepted draft tokens divided by rejections: the number of tokens accepted between two
+    /// rejections, over several target passes. PEARL (arXiv 2408.11850) calls this "mean accepted
+    /// tokens".
     MeanRunLength,
     /// Accepted draft tokens divided by tested ones. Tokens after a rejection are not tested.
     AcceptanceRate,
@@ -69,10 +73,11 @@ pub enum Metric {
     DraftMsPerToken,
     /// Time per token in which the target computed, alone or not, in milliseconds.
     VerifyMsPerToken,
-    /// Median time of draft jobs in a round that drafted, in milliseconds. For rounds, see [`Round`].
+    /// Median time of draft jobs in a round that drafted, in milliseconds. For rounds, see
+    /// [`Round`].
     DraftMsPerRound,
-    /// Median of the duration of a round divided by the longer of its drafting and verifying. For rounds,
-    /// see [`Round`].
+    /// Median of the duration of a round divided by the longer of its drafting and verifying. For
+    /// rounds, see [`Round`].
     RoundP50,
     /// 90th percentile of the same ratio.
     RoundP90,
@@ -122,7 +127,8 @@ impl Metric {
     pub const OVER_PROMPTS: [Self; 4] =
         [Self::SpeedRatio, Self::TokensPerSecond, Self::MeanAcceptedTokens, Self::AcceptanceRate];
 
-    /// The shares of the time, in the order of [`TimeBreakdown::NAMES`](crate::times::TimeBreakdown::NAMES).
+    /// The shares of the time, in the order of
+    /// [`TimeBreakdown::NAMES`](crate::times::TimeBreakdown::NAMES).
     pub const SHARES: [Self; 5] = [
         Self::DraftShare,
         Self::VerifyShare,
@@ -294,8 +300,8 @@ impl<'a> Pool<'a> {
         self.peak_memory_bytes = self.peak_memory_bytes.max(answer.peak_memory_bytes);
     }
 
-    /// Returns the acceptance rate for each depth of drafts: accepted tokens divided by tested ones, or
-    /// `None` if none was tested.
+    /// Returns the acceptance rate for each depth of drafts: accepted tokens divided by tested
+    /// ones, or `None` if none was tested.
     #[must_use]
     pub fn acceptance_per_position(&self) -> Vec<Option<f64>> {
         let depths = self.own().map(|turn| turn.counts.tested.len()).max().unwrap_or(0);
@@ -369,8 +375,8 @@ impl<'a> Pool<'a> {
         (0..5).map(|part| self.part(part)).sum()
     }
 
-    /// Returns the milliseconds per token of two parts of the time, or `None` for peers, whose times are
-    /// not broken down.
+    /// Returns the milliseconds per token of two parts of the time, or `None` for peers, whose
+    /// times are not broken down.
     fn ms_per_token(&self, [one, other]: [usize; 2]) -> Option<f64> {
         let is_known = self.all_parts() > 0.0;
         let parts = self.part(one) + self.part(other);
@@ -445,8 +451,8 @@ fn variance(values: &[f64]) -> Option<f64> {
     measured.deviation.map(|deviation| deviation * deviation)
 }
 
-/// Returns the nearest-rank percentile: the smallest value such that at least this share of the values does
-/// not exceed it.
+/// Returns the nearest-rank percentile: the smallest value such that at least this share of the
+/// values does not exceed it.
 pub(crate) fn percentile(mut values: Vec<f64>, share: f64) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let rank = (values.len() as f64 * share).ceil() as usize;
@@ -489,8 +495,9 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Returns an answer of ten tokens in four steps of 10 ms: 3 accepted and the bonus, 1 accepted and a
-    /// correction, 0 accepted and a correction, 2 accepted and a correction; drafts of 3, 3, 3, 4 tokens.
+    /// Returns an answer of ten tokens in four steps of 10 ms: 3 accepted and the bonus, 1 accepted
+    /// and a correction, 0 accepted and a correction, 2 accepted and a correction; drafts of 3, 3,
+    /// 3, 4 tokens.
     fn drafted() -> AnswerRecord {
         let mut turn = turn(&[(10 * MS, 4), (20 * MS, 2), (30 * MS, 1), (40 * MS, 3)]);
         turn.counts = Counts {

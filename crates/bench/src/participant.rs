@@ -27,8 +27,8 @@ pub struct Participant {
     pub drafter: DrafterKind,
     /// The point in EasySpec's figure 4, for layer-parallel drafters.
     pub point: Option<LayerPoint>,
-    /// The task of a peer. `None` for our configurations, which have the same index as in the list of
-    /// configurations.
+    /// The task of a peer. `None` for our configurations, which have the same index as in the list
+    /// of configurations.
     pub peer: Option<PeerTask>,
 }
 
@@ -51,12 +51,12 @@ impl Participant {
     }
 }
 
-/// Returns all participants: our configurations, followed by every task of every peer. The baseline of a
-/// peer is our greedy plain decoding with the same weight type.
+/// Returns all participants: our configurations, followed by every task of every peer. The baseline
+/// of a peer is our greedy plain decoding with the same weight type.
 ///
 /// # Errors
-/// If a peer has no baseline, has a drafter that peers do not support, has no draft length, or does not
-/// have a unique name.
+/// If a peer has no baseline, has a drafter that peers do not support, has no draft length, or does
+/// not have a unique name.
 pub fn participants(
     configurations: &[Configuration],
     peers: &[PeerSpec],

@@ -33,8 +33,8 @@ impl Quartiles {
     }
 }
 
-/// The speed of one of our configurations compared with a peer that has the same weights and drafts in the
-/// same way.
+/// The speed of one of our configurations compared with a peer that has the same weights and drafts
+/// in the same way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerComparison {
     /// Our configuration.
@@ -75,14 +75,14 @@ pub struct PeerDifference {
     pub position: usize,
     /// Our token and the peer's at this position; `None` after the end.
     pub tokens: [Option<TokenId>; 2],
-    /// The log-probability that our model gives to its own token, minus the one of the peer's token, in
-    /// nats. Near 0, rounding decides between the two. `None` if it was not computed, or if the peer's
-    /// token is not among our most probable ones.
+    /// The log-probability that our model gives to its own token, minus the one of the peer's
+    /// token, in nats. Near 0, rounding decides between the two. `None` if it was not computed, or
+    /// if the peer's token is not among our most probable ones.
     pub gap: Option<f64>,
 }
 
-/// Compares the speed of all pairs of our configurations and peers that have the same baseline and kind of
-/// drafter.
+/// Compares the speed of all pairs of our configurations and peers that have the same baseline and
+/// kind of drafter.
 #[must_use]
 pub fn compare_with_peers(
     participants: &[Participant],
@@ -147,8 +147,8 @@ fn kind(drafter: DrafterKind) -> DrafterKind {
 
 /// Compares the first answers of every peer with those of our plain decoding.
 ///
-/// `gap` computes [`PeerDifference::gap`] from the index of the baseline, the id of the prompt, the position
-/// in the answer, and our and the peer's token.
+/// `gap` computes [`PeerDifference::gap`] from the index of the baseline, the id of the prompt, the
+/// position in the answer, and our and the peer's token.
 pub fn text_agreement(
     participants: &[Participant],
     answers: &[AnswerRecord],

@@ -3,8 +3,8 @@
 //! A peer reads and writes lines of JSON:
 //!
 //! 1. When its models are loaded, it writes a line about itself ([`PeerInfo`]).
-//! 2. It reads the tokens of a prompt (`Question`), decodes greedily, and writes the tokens of its answer
-//!    (`Reply`).
+//! 2. It reads the tokens of a prompt (`Question`), decodes greedily, and writes the tokens of its
+//!    answer (`Reply`).
 //! 3. While other participants answer, it waits for its next line.
 //!
 //! The folder `bench/peers` contains peers for some engines.
@@ -37,7 +37,8 @@ pub struct PeerSpec {
     pub command: Vec<String>,
     /// The weight type of the peer. It is compared with our plain decoding of the same type.
     pub weight_type: Option<WeightTypes>,
-    /// The drafters of the peer: none, model, prompt-lookup. Each is compared with ours of the same kind.
+    /// The drafters of the peer: none, model, prompt-lookup. Each is compared with ours of the same
+    /// kind.
     pub drafters: Vec<DrafterKind>,
     /// The draft lengths.
     pub draft_tokens: Vec<usize>,
@@ -122,8 +123,8 @@ fn read_lines(replies: ChildStdout) -> Receiver<std::io::Result<String>> {
     receive
 }
 
-/// Starts a thread that writes lines to a peer until the peer exits. Without it, a peer that does not read
-/// would block the caller beyond the timeout.
+/// Starts a thread that writes lines to a peer until the peer exits. Without it, a peer that does
+/// not read would block the caller beyond the timeout.
 fn write_lines(mut questions: ChildStdin) -> Sender<Vec<u8>> {
     let (send, receive) = channel::<Vec<u8>>();
     spawn(move || {
@@ -248,7 +249,8 @@ pub struct EnginesAndPeers {
 }
 
 impl EnginesAndPeers {
-    /// Starts the peers. `specs` are the specifications to which the tasks of the participants refer.
+    /// Starts the peers. `specs` are the specifications to which the tasks of the participants
+    /// refer.
     ///
     /// # Errors
     /// If a peer does not start, or if it has another number of threads than its baseline and
@@ -353,7 +355,8 @@ impl Answerer for EnginesAndPeers {
     }
 }
 
-/// Derives the counters of an answer from a reply. A draft model drafts a chain, with one pass per token.
+/// Derives the counters of an answer from a reply. A draft model drafts a chain, with one pass per
+/// token.
 fn counts(reply: &Reply, drafter: DrafterKind) -> Counts {
     let mut counts = Counts {
         committed: reply.tokens.len() as u64,

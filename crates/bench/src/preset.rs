@@ -10,13 +10,14 @@ use std::str::FromStr;
 /// A named comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// EasySpec's table 2: plain decoding on one core, then on all cores, then with speculation, with trees,
-    /// and with parallel layers.
+    /// EasySpec's table 2: plain decoding on one core, then on all cores, then with speculation,
+    /// with trees, and with parallel layers.
     EasySpecLadder,
     /// EasySpec's figure 4: layer-parallel size × width × calibration, on all cores.
     EasySpecSweep,
-    /// EasySpec's table 4: the variation of speed and acceptance over prompts. It compares the ordinary
-    /// drafter, the layer-parallel one, and prompt lookup, whose acceptance varies much more.
+    /// EasySpec's table 4: the variation of speed and acceptance over prompts. It compares the
+    /// ordinary drafter, the layer-parallel one, and prompt lookup, whose acceptance varies much
+    /// more.
     EasySpecVariance,
 }
 
@@ -35,9 +36,9 @@ impl Preset {
             placements: vec![Placement::target_on(cores)],
             ..Sweep::default()
         };
-        // Drafter and target alternate, as in the paper. The paper's ordinary drafter uses one device while
-        // the others wait. Here it is split over all cores, like the target, because thread teams cannot
-        // overlap.
+        // Drafter and target alternate, as in the paper. The paper's ordinary drafter uses one
+        // device while the others wait. Here it is split over all cores, like the target, because
+        // thread teams cannot overlap.
         let drafted = |drafter: DrafterKind| Sweep {
             drafters: vec![drafter],
             draft_tokens: vec![DraftTokens::Fixed(DEPTH)],

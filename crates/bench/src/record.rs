@@ -17,8 +17,8 @@ pub struct AnswerRecord {
     pub repeat: usize,
     /// The answers to all turns.
     pub turns: Vec<TurnRecord>,
-    /// The peak memory of the process during the answer in bytes, or `None` if it is unknown. It includes
-    /// all configurations, which share their weights.
+    /// The peak memory of the process during the answer in bytes, or `None` if it is unknown. It
+    /// includes all configurations, which share their weights.
     pub peak_memory_bytes: Option<u64>,
 }
 
@@ -91,7 +91,8 @@ impl Counts {
 }
 
 impl TurnRecord {
-    /// Creates the record of an answer. `sample` is the number of spans of its trace to keep, if any.
+    /// Creates the record of an answer. `sample` is the number of spans of its trace to keep, if
+    /// any.
     #[must_use]
     pub fn of(answer: &Answer, sample: Option<usize>) -> Self {
         let trace = sample.map(|spans| {

@@ -28,8 +28,8 @@ pub struct RunSchedule {
     pub repeats: usize,
     /// The number of prompts that each participant answers first without being measured.
     pub warm_ups: usize,
-    /// Whether answers above temperature 0 must also be equal to those of autoregressive decoding, as with
-    /// coupled verification.
+    /// Whether answers above temperature 0 must also be equal to those of autoregressive decoding,
+    /// as with coupled verification.
     pub compare_sampled: bool,
     /// The flags of `forerun generate` for the request, in addition to those of a configuration.
     pub request_flags: String,
@@ -50,12 +50,12 @@ pub struct Progress<'a> {
 
 /// Lets all participants answer every prompt `repeats` times.
 ///
-/// All participants answer a prompt, one after another, before the next one, so that a drift of the machine
-/// affects all of them alike. Answers that the journal already has are not generated again.
+/// All participants answer a prompt, one after another, before the next one, so that a drift of the
+/// machine affects all of them alike. Answers that the journal already has are not generated again.
 ///
 /// # Errors
-/// If a participant cannot answer, if an answer cannot be written, or if an answer differs from that of
-/// autoregressive decoding.
+/// If a participant cannot answer, if an answer cannot be written, or if an answer differs from
+/// that of autoregressive decoding.
 pub fn run(
     participants: &[Participant],
     prompts: &[Prompt],
@@ -101,8 +101,9 @@ pub fn run(
     Ok(())
 }
 
-/// Compares an answer with the baseline's first answer to the same prompt. All repeats have the same seed,
-/// so they must have the same text. The answers of peers are not checked here, because they may differ.
+/// Compares an answer with the baseline's first answer to the same prompt. All repeats have the
+/// same seed, so they must have the same text. The answers of peers are not checked here, because
+/// they may differ.
 fn check(
     participants: &[Participant],
     prompts: &[Prompt],

@@ -35,12 +35,13 @@ const SUITES: [(&str, &str, &[&str]); 5] = [
 
 /// Reads the prompts of suites and files.
 ///
-/// The suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`. All but `default` are
-/// read from the folder `data`. Files may be `.jsonl`, `.jsonl.gz` or `.tsv`. Any other file is plain text,
-/// with blank lines between prompts.
+/// The suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`. All but
+/// `default` are read from the folder `data`. Files may be `.jsonl`, `.jsonl.gz` or `.tsv`. Any
+/// other file is plain text, with blank lines between prompts.
 ///
 /// # Errors
-/// If a suite or file does not exist, a line is not a valid prompt, or two prompts have the same id.
+/// If a suite or file does not exist, a line is not a valid prompt, or two prompts have the same
+/// id.
 pub fn read(names: &[String], data: Option<&Path>) -> Result<Vec<Prompt>, BenchError> {
     let mut prompts = Vec::new();
     for name in names {
@@ -124,8 +125,8 @@ fn read_file(file: &Path, name: &str) -> Result<Vec<Prompt>, BenchError> {
 /// Parses JSON lines with one prompt each.
 ///
 /// The turns are in `turns` (Spec-Bench and our own files). Otherwise the only turn is in `prompt`
-/// (HumanEval and our own files), `question` (GSM8K) or `text` (MBPP). If there is no id or category, the
-/// number of the line and the name of the suite are used.
+/// (HumanEval and our own files), `question` (GSM8K) or `text` (MBPP). If there is no id or
+/// category, the number of the line and the name of the suite are used.
 fn json_lines(text: &str, name: &str, file: &Path) -> Result<Vec<Prompt>, BenchError> {
     let mut prompts = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {

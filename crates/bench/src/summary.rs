@@ -110,7 +110,8 @@ pub struct RunDescription<'a> {
     pub setting: &'a BTreeMap<String, String>,
     /// The agreement of the peers' texts with ours.
     pub text_agreement: &'a [TextAgreement],
-    /// The predicted speeds of the first participants in tokens per second after the first token, if there are any.
+    /// The predicted speeds of the first participants in tokens per second after the first token,
+    /// if there are any.
     pub predictions: &'a [Option<f64>],
 }
 

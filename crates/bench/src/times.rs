@@ -3,12 +3,13 @@
 use forerun::{Span, SpanKind, Trace};
 use serde::{Deserialize, Serialize};
 
-/// The parts of an answer's time in nanoseconds. They are disjoint and add up to the time from the request
-/// to the last token.
+/// The parts of an answer's time in nanoseconds. They are disjoint and add up to the time from the
+/// request to the last token.
 ///
-/// A drafter or target *computes* while one of its forward passes runs. A job without recorded passes, such
-/// as prompt lookup, computes from its start to its end. The parts are those of PEARL (arXiv 2408.11850,
-/// table 15), with two further parts for the time in which nothing is drafted or verified.
+/// A drafter or target *computes* while one of its forward passes runs. A job without recorded
+/// passes, such as prompt lookup, computes from its start to its end. The parts are those of PEARL
+/// (arXiv 2408.11850, table 15), with two further parts for the time in which nothing is drafted or
+/// verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeBreakdown {
     /// Only a drafter computed.
@@ -72,10 +73,11 @@ impl TimeBreakdown {
     pub const NAMES: [&str; 5] = ["draft", "verify", "together", "waiting", "other"];
 }
 
-/// One round of drafting and verifying, from the start of a target job to the start of the next one.
+/// One round of drafting and verifying, from the start of a target job to the start of the next
+/// one.
 ///
-/// If drafting and verification run in parallel, with one target replica, a round takes at least the time of
-/// the longer of the two (PEARL, arXiv 2408.11850, §3).
+/// If drafting and verification run in parallel, with one target replica, a round takes at least
+/// the time of the longer of the two (PEARL, arXiv 2408.11850, §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// The duration of the round in nanoseconds.
@@ -87,8 +89,8 @@ pub struct Round {
 }
 
 impl Round {
-    /// Returns the rounds of a trace in which tokens were drafted. The first round, which computes the
-    /// prompt, is left out. With several target replicas, there are no rounds.
+    /// Returns the rounds of a trace in which tokens were drafted. The first round, which computes
+    /// the prompt, is left out. With several target replicas, there are no rounds.
     #[must_use]
     pub fn all_of(trace: &Trace) -> Vec<Self> {
         let of = |kind| trace.spans.iter().filter(move |span| span.kind == kind);

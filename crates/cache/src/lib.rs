@@ -1,11 +1,11 @@
 //! Key/value caches as an index and pages.
 //!
-//! * [`CacheIndex`] knows which tokens and tree nodes a sequence's slots hold, and which of their rows
-//!   are exact. It is rolled back by comparing tokens, never by index.
+//! * [`CacheIndex`] knows which tokens and tree nodes a sequence's slots hold, and which of their
+//!   rows are exact. It is rolled back by comparing tokens, never by index.
 //! * [`CachePool`] maps the slots of all sequences to pages with reference counts. Pages of equal
 //!   content are shared, and pages are freed by age under a budget.
-//! * The states of recurrent layers are kept after some rows, and found again by the same comparison of tokens
-//!   ([`StateStep`]).
+//! * The states of recurrent layers are kept after some rows, and found again by the same
+//!   comparison of tokens ([`StateStep`]).
 //! * [`PageStorage`] is the device's: it stores the rows of pages, in its own layout.
 //!
 //! This crate has no tensors, files or threads.

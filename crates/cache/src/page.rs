@@ -7,8 +7,8 @@ use std::ops::Range;
 /// Number of rows in a page.
 pub const PAGE_ROWS: usize = 64;
 
-/// A page of a [`CachePool`](crate::CachePool). It holds the rows of [`PAGE_ROWS`] consecutive slots,
-/// in all layers.
+/// A page of a [`CachePool`](crate::CachePool). It holds the rows of [`PAGE_ROWS`] consecutive
+/// slots, in all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageId(pub u32);
 
@@ -48,7 +48,8 @@ impl PageTable<'_> {
     }
 }
 
-/// What a forward pass asks of the cache of a sequence: how many rows are held, and where all rows are.
+/// What a forward pass asks of the cache of a sequence: how many rows are held, and where all rows
+/// are.
 pub trait HeldRows {
     /// Returns the number of tokens in the held prefix.
     fn prefix_len(&self) -> usize;
@@ -59,15 +60,16 @@ pub trait HeldRows {
     /// Returns where the rows are.
     fn table(&self) -> PageTable<'_>;
 
-    /// Adds where the recurrence of each new node starts and ends, in order. `tree` is that of the pass, for
-    /// which room has been made.
+    /// Adds where the recurrence of each new node starts and ends, in order. `tree` is that of the
+    /// pass, for which room has been made.
     ///
     /// # Panics
     /// If a row that the pass continues has no state: a programming error.
     fn add_state_steps(&self, tree: &TokenTree, steps: &mut Vec<StateStep>);
 }
 
-/// A device that cannot store another page or state: it has no memory left, or has failed. The message names the device.
+/// A device that cannot store another page or state: it has no memory left, or has failed. The
+/// message names the device.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct StorageError(pub String);
@@ -77,8 +79,8 @@ pub trait PageStorage {
     /// Returns the size of a page in bytes.
     fn page_bytes(&self) -> usize;
 
-    /// Sets the number of pages that the pool has at most, unless the sequences of one pass need more. A storage that
-    /// allocates ahead stays below it.
+    /// Sets the number of pages that the pool has at most, unless the sequences of one pass need
+    /// more. A storage that allocates ahead stays below it.
     fn set_budget(&mut self, _pages: usize) {}
 
     /// Allocates the memory of a page, if it is not allocated yet. Its content is arbitrary.
@@ -90,8 +92,8 @@ pub trait PageStorage {
     /// Copies a row: its keys and values in all layers, and its features. `from` has been written.
     fn copy_row(&mut self, from: RowPlace, to: RowPlace);
 
-    /// Returns the features of a range of a sequence's slots, which must have been written. `None` if
-    /// the rows have no features.
+    /// Returns the features of a range of a sequence's slots, which must have been written. `None`
+    /// if the rows have no features.
     fn features(&self, _table: PageTable<'_>, _slots: Range<usize>) -> Option<FeatureRows> {
         None
     }
@@ -99,13 +101,14 @@ pub trait PageStorage {
     /// Frees the memory of a page.
     fn release(&mut self, page: PageId);
 
-    /// Returns the size in bytes of the state that the recurrent layers keep after a row; 0 for a model without
-    /// such layers, which has no states.
+    /// Returns the size in bytes of the state that the recurrent layers keep after a row; 0 for a
+    /// model without such layers, which has no states.
     fn state_bytes(&self) -> usize {
         0
     }
 
-    /// Sets the number of states that the pool has at most, as [`PageStorage::set_budget`] does for pages.
+    /// Sets the number of states that the pool has at most, as [`PageStorage::set_budget`] does for
+    /// pages.
     fn set_state_budget(&mut self, _states: usize) {}
 
     /// Allocates the memory of a state, if it is not allocated yet. Its content is arbitrary.

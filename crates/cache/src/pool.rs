@@ -1,9 +1,10 @@
 //! The pages of all sequences: shared by content, freed by age under a budget.
 //!
-//! A page is *published* once all its rows belong to the prefix of a sequence and are exact. Then its
-//! content is a function of the tokens up to its end, so every sequence that starts with these tokens
-//! can use it. Published pages are never written to. A sequence that needs to write to one of its
-//! published pages, because its prefix was shortened, first takes the page back or copies its rows.
+//! A page is *published* once all its rows belong to the prefix of a sequence and are exact. Then
+//! its content is a function of the tokens up to its end, so every sequence that starts with these
+//! tokens can use it. Published pages are never written to. A sequence that needs to write to one
+//! of its published pages, because its prefix was shortened, first takes the page back or copies
+//! its rows.
 
 use crate::index::{CacheHit, CacheIndex, Keep};
 use crate::page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StorageError};
@@ -16,7 +17,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The identity of a published page's content: the tokens from the start of the sequence to its end.
+/// The identity of a published page's content: the tokens from the start of the sequence to its
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ContentId(u64);
 
@@ -186,8 +188,8 @@ impl<S: PageStorage> CachePool<S> {
         .with_budget(budget)
     }
 
-    /// Creates an empty pool with a budget in bytes. If the model has recurrent layers, their states may have a half
-    /// of it.
+    /// Creates an empty pool with a budget in bytes. If the model has recurrent layers, their
+    /// states may have a half of it.
     #[must_use]
     pub fn with_memory(storage: S, bytes: usize) -> Self {
         Self::new(storage, 1).with_bytes(bytes)
@@ -226,8 +228,8 @@ impl<S: PageStorage> CachePool<S> {
         self.with_budget(pages).with_state_budget(for_states / state)
     }
 
-    /// Returns the pool with another budget of states. If the sequences of one pass need more, it exceeds the budget
-    /// for that pass.
+    /// Returns the pool with another budget of states. If the sequences of one pass need more, it
+    /// exceeds the budget for that pass.
     #[must_use]
     pub fn with_state_budget(mut self, budget: usize) -> Self {
         self.states.full_budget = budget.max(1);
@@ -241,7 +243,8 @@ impl<S: PageStorage> CachePool<S> {
         self.storage.set_state_budget(budget);
     }
 
-    /// Starts a pass: from now on, the sequences of earlier passes may be evicted when pages are needed.
+    /// Starts a pass: from now on, the sequences of earlier passes may be evicted when pages are
+    /// needed.
     pub fn start_pass(&mut self) {
         self.now += 1;
         if self.now >= self.retry_at {
@@ -283,9 +286,9 @@ impl<S: PageStorage> CachePool<S> {
     }
 
     /// Makes the cache of a sequence keep the longest part of `tokens` and of `tree` after them for
-    /// which the pool holds rows that `keep` allows: rows of the sequence's own, and published pages.
-    /// See [`CacheIndex::seek`]. If the model has recurrent layers, the last row that is kept has a state, and so
-    /// has each node.
+    /// which the pool holds rows that `keep` allows: rows of the sequence's own, and published
+    /// pages. See [`CacheIndex::seek`]. If the model has recurrent layers, the last row that is
+    /// kept has a state, and so has each node.
     pub fn seek(
         &mut self,
         sequence: SequenceId,
@@ -317,8 +320,9 @@ impl<S: PageStorage> CachePool<S> {
         }
     }
 
-    /// Lets other sequences use the whole pages of `tokens` that a pass has written. The sequence keeps its rows
-    /// of `tokens` and of `tree` after them. Unlike after [`CachePool::seek`], the last row may have no state.
+    /// Lets other sequences use the whole pages of `tokens` that a pass has written. The sequence
+    /// keeps its rows of `tokens` and of `tree` after them. Unlike after [`CachePool::seek`], the
+    /// last row may have no state.
     pub fn share(
         &mut self,
         sequence: SequenceId,
@@ -331,7 +335,8 @@ impl<S: PageStorage> CachePool<S> {
         self.sequences.insert(sequence, cache);
     }
 
-    /// Keeps the rows of a sequence that agree with `tokens` and with `tree`, and publishes its whole pages.
+    /// Keeps the rows of a sequence that agree with `tokens` and with `tree`, and publishes its
+    /// whole pages.
     fn keep_rows(
         &mut self,
         cache: &mut SequenceCache,
@@ -367,8 +372,8 @@ impl<S: PageStorage> CachePool<S> {
         self.storage.state_bytes() > 0
     }
 
-    /// Shortens a sequence to the last row that has a state, and drops its tree unless each node has one. Gives back
-    /// the states of rows long before the end.
+    /// Shortens a sequence to the last row that has a state, and drops its tree unless each node
+    /// has one. Gives back the states of rows long before the end.
     fn shorten_to_state(&mut self, cache: &mut SequenceCache) {
         let prefix = cache.index.prefix_len();
         let own = cache.states.held.range(..prefix).next_back().map_or(0, |(slot, _)| slot + 1);
@@ -440,7 +445,8 @@ impl<S: PageStorage> CachePool<S> {
         }
     }
 
-    /// Reports a page to the pool's watcher, unless its content also depends on a token without a row.
+    /// Reports a page to the pool's watcher, unless its content also depends on a token without a
+    /// row.
     fn report_published(&self, content: ContentId, (before, tokens): &ContentKey) {
         let before = match before {
             Before::Root(Some(_)) => return,
@@ -472,9 +478,10 @@ impl<S: PageStorage> CachePool<S> {
         }
     }
 
-    /// Makes room for the nodes of `tree` after a sequence's prefix, of which the nodes that are not held yet can then
-    /// be written: the pages of all, and the states after some. `first_output` is the first node whose logits are
-    /// needed. New rows do not count as held until [`CachePool::record`].
+    /// Makes room for the nodes of `tree` after a sequence's prefix, of which the nodes that are
+    /// not held yet can then be written: the pages of all, and the states after some.
+    /// `first_output` is the first node whose logits are needed. New rows do not count as held
+    /// until [`CachePool::record`].
     ///
     /// # Errors
     /// If the device has no memory. All sequences keep their rows then.
@@ -555,7 +562,8 @@ impl<S: PageStorage> CachePool<S> {
         failed.for_each(|state| self.unuse_state(state));
     }
 
-    /// Gives up the states of a sequence that its pass does not need. It needs the last one of the prefix, and those of its tree.
+    /// Gives up the states of a sequence that its pass does not need. It needs the last one of the
+    /// prefix, and those of its tree.
     fn unuse_old_states(&mut self, cache: &mut SequenceCache) {
         let old = cache.states.drop_before(cache.index.prefix_len().saturating_sub(1));
         old.into_iter().for_each(|state| self.unuse_state(state));
@@ -606,8 +614,9 @@ impl<S: PageStorage> CachePool<S> {
         Ok(state)
     }
 
-    /// Returns a state with new memory. If the device has none left, takes another state away. The states that there are
-    /// become the budget for the next [`RETRY_PASSES`], so that passes are planned with them.
+    /// Returns a state with new memory. If the device has none left, takes another state away. The
+    /// states that there are become the budget for the next [`RETRY_PASSES`], so that passes are
+    /// planned with them.
     fn reserve_state(&mut self) -> Result<StateId, StorageError> {
         let unused = self.states.users.iter().position(Option::is_none);
         let state = StateId(unused.unwrap_or(self.states.users.len()) as u32);
@@ -617,8 +626,8 @@ impl<S: PageStorage> CachePool<S> {
         self.free_state().ok_or(error)
     }
 
-    /// Returns a free state, if necessary after taking one away that was not used for the longest time: of a page, or
-    /// else those of a sequence that is not in the current pass.
+    /// Returns a free state, if necessary after taking one away that was not used for the longest
+    /// time: of a page, or else those of a sequence that is not in the current pass.
     fn free_state(&mut self) -> Option<StateId> {
         if let Some(state) = self.states.free.pop() {
             return Some(state);
@@ -713,7 +722,8 @@ impl<S: PageStorage> CachePool<S> {
         self.budget.saturating_sub(in_pass).saturating_mul(PAGE_ROWS)
     }
 
-    /// Marks a sequence whose request is in the current batch, so that the others take none of its states.
+    /// Marks a sequence whose request is in the current batch, so that the others take none of its
+    /// states.
     pub fn protect_states(&mut self, sequence: SequenceId) {
         let now = self.now;
         if let Some(cache) = self.sequences.get_mut(&sequence) {
@@ -721,8 +731,8 @@ impl<S: PageStorage> CachePool<S> {
         }
     }
 
-    /// Whether a pass over `rows` rows of a sequence, with logits of the last `outputs`, can keep its states without
-    /// exceeding the budget, if no sequence of the current batch loses any.
+    /// Whether a pass over `rows` rows of a sequence, with logits of the last `outputs`, can keep
+    /// its states without exceeding the budget, if no sequence of the current batch loses any.
     #[must_use]
     pub fn has_room_for_states(&self, sequence: SequenceId, rows: usize, outputs: usize) -> bool {
         if !self.has_states() {
@@ -805,8 +815,8 @@ impl<S: PageStorage> CachePool<S> {
         Ok(id)
     }
 
-    /// Returns a page with new memory. If the device has none left, takes another page away, and the pages that
-    /// there are become the budget for the next [`RETRY_PASSES`].
+    /// Returns a page with new memory. If the device has none left, takes another page away, and
+    /// the pages that there are become the budget for the next [`RETRY_PASSES`].
     fn reserve_page(&mut self) -> Result<PageId, StorageError> {
         let unused = self.pages.iter().position(Option::is_none);
         let id = PageId(unused.unwrap_or(self.pages.len()) as u32);
@@ -817,8 +827,8 @@ impl<S: PageStorage> CachePool<S> {
         Ok(page)
     }
 
-    /// Takes the page away that was not used for the longest time: of those that no sequence uses, or
-    /// else the last one of a sequence that is not in the current pass.
+    /// Takes the page away that was not used for the longest time: of those that no sequence uses,
+    /// or else the last one of a sequence that is not in the current pass.
     fn evict(&mut self) -> Option<PageId> {
         // Among pages that were last used together, those that follow others were published later.
         let age = |page: &Page| page.content.as_ref().map(|(id, _)| (page.used, u64::MAX - id.0));
@@ -1050,8 +1060,8 @@ mod tests {
         }
     }
 
-    /// Writes the rows of the last sequence, in a pass with all of them. Returns the number of computed rows, or `None`
-    /// if there is no memory.
+    /// Writes the rows of the last sequence, in a pass with all of them. Returns the number of
+    /// computed rows, or `None` if there is no memory.
     fn write(
         pool: &mut CachePool<Limited>,
         sequences: &[(SequenceId, &[TokenId])],
@@ -1091,7 +1101,8 @@ mod tests {
         let short = &b[..PAGE_ROWS / 2];
         assert_eq!(write(&mut pool, &[(first, &a)]), Some(a.len()));
         assert_eq!(write(&mut pool, &[(second, short)]), Some(short.len()));
-        // A pass that needs more fails, again and again, and takes no page from the other sequence in it.
+        // A pass that needs more fails, again and again, and takes no page from the other sequence
+        // in it.
         for _ in 0..3 {
             assert_eq!(write(&mut pool, &[(first, &a), (second, &b)]), None);
             assert_eq!((pool.allocated(), different_pages(&pool, [first, second])), (4, 4));
@@ -1107,7 +1118,8 @@ mod tests {
         assert_eq!((pool.allocated(), different_pages(&pool, [first, second])), (4, 4));
         assert_eq!((pool.storage().budget, pool.usage().tokens()), (4, 4 * PAGE_ROWS));
         assert_eq!(write(&mut pool, &[(first, &a)]), Some(a.len()));
-        // Later, it asks for memory again, which may be there. One pass has begun since it found none.
+        // Later, it asks for memory again, which may be there. One pass has begun since it found
+        // none.
         pool.storage.most = 5;
         (2..RETRY_PASSES).for_each(|_| pool.start_pass());
         assert_eq!(pool.storage().budget, 4);
@@ -1135,7 +1147,8 @@ mod tests {
             assert_eq!(pool.allocated_states(), 12);
             assert_eq!(pool.usage().state_budget.load(Ordering::Relaxed), 12);
         }
-        // A short one finds the states that the failed one has given back, also after its sequence was released.
+        // A short one finds the states that the failed one has given back, also after its sequence
+        // was released.
         assert_eq!(write(&mut pool, &[(second, &b[..12])]), Some(12));
         pool.release(second);
         assert_eq!(write(&mut pool, &[(first, &a[..3])]), Some(3));

@@ -1,9 +1,10 @@
 //! The states that recurrent layers keep after rows, and which rows have one.
 //!
-//! Keys and values of a row stay where they are, so a cache can be shortened to any length. The state of recurrent
-//! layers is different: it is overwritten row by row. So the states after some rows are kept, each in a slot of its
-//! own, and [`CachePool::seek`](crate::CachePool::seek) finds the deepest row that has one. A pass reads the states
-//! that are kept, and writes others: if it fails or is cancelled, nothing has changed.
+//! Keys and values of a row stay where they are, so a cache can be shortened to any length. The
+//! state of recurrent layers is different: it is overwritten row by row. So the states after some
+//! rows are kept, each in a slot of its own, and [`CachePool::seek`](crate::CachePool::seek) finds
+//! the deepest row that has one. A pass reads the states that are kept, and writes others: if it
+//! fails or is cancelled, nothing has changed.
 
 use crate::page::{HeldRows, PAGE_ROWS, PageTable};
 use crate::pool::SequenceCache;
@@ -45,15 +46,15 @@ pub enum StateBefore {
 /// A pass that computes at most this many rows of a sequence keeps the state after each of them.
 pub const SHORT_PASS_ROWS: usize = 32;
 
-/// A pass keeps the state after each row whose logits it computes, if these are at most this many, and after the row
-/// before the first of them, where the same request would start again.
+/// A pass keeps the state after each row whose logits it computes, if these are at most this many,
+/// and after the row before the first of them, where the same request would start again.
 pub const KEPT_OUTPUT_ROWS: usize = 128;
 
 /// The states of this many rows at the end of a prefix are kept, so that verdicts can shorten it.
 pub const RECENT_STATES: usize = 32;
 
-/// The state after every this many rows of a prefix is kept with their pages, so that other sequences, and edited
-/// texts, can continue there.
+/// The state after every this many rows of a prefix is kept with their pages, so that other
+/// sequences, and edited texts, can continue there.
 pub const ANCHOR_ROWS: usize = 4 * PAGE_ROWS;
 
 /// The states of a sequence's rows.
@@ -66,8 +67,8 @@ pub(crate) struct SequenceStates {
 }
 
 impl SequenceStates {
-    /// Follows rows that were moved from slot to slot. Returns the states of rows that are not among the first
-    /// `slots` afterwards.
+    /// Follows rows that were moved from slot to slot. Returns the states of rows that are not
+    /// among the first `slots` afterwards.
     pub(crate) fn follow(&mut self, moves: &[(usize, usize)], slots: usize) -> Vec<StateId> {
         let mut lost = Vec::new();
         for (slot, state) in std::mem::take(&mut self.held) {
@@ -102,8 +103,8 @@ impl SequenceStates {
     }
 }
 
-/// Returns whether a pass keeps the state after a node. The pass computes the nodes from `held` on, after a prefix of
-/// `prefix` rows, and the logits of those from `first_output` on.
+/// Returns whether a pass keeps the state after a node. The pass computes the nodes from `held` on,
+/// after a prefix of `prefix` rows, and the logits of those from `first_output` on.
 pub(crate) fn is_kept(
     node: Node,
     tree: &TokenTree,

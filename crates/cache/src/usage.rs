@@ -19,7 +19,8 @@ pub enum PageEvent<'a> {
         /// The page's [`PAGE_ROWS`] tokens.
         tokens: &'a [TokenId],
     },
-    /// A published page was withdrawn. Pages after it can no longer be found, even if they are withdrawn later.
+    /// A published page was withdrawn. Pages after it can no longer be found, even if they are
+    /// withdrawn later.
     Withdrawn {
         /// The number of the content.
         content: u64,
@@ -46,8 +47,9 @@ pub struct PoolUsage {
 }
 
 impl PoolUsage {
-    /// Returns the share of the budget that sequences use, of pages or of states, whichever is larger; above 1 if they
-    /// need more. Pages and states that are kept for later sequences do not count.
+    /// Returns the share of the budget that sequences use, of pages or of states, whichever is
+    /// larger; above 1 if they need more. Pages and states that are kept for later sequences do not
+    /// count.
     #[must_use]
     pub fn share(&self) -> f64 {
         let share = |in_use: &AtomicUsize, budget: &AtomicUsize| {
@@ -57,9 +59,9 @@ impl PoolUsage {
         pages.max(share(&self.states_in_use, &self.state_budget))
     }
 
-    /// Returns the number of sequences that can continue by turns without taking states from one another: each keeps
-    /// those of its last rows between passes, and gives up its own for a short pass. At least 1. `None` if the model has
-    /// no recurrent layers.
+    /// Returns the number of sequences that can continue by turns without taking states from one
+    /// another: each keeps those of its last rows between passes, and gives up its own for a short
+    /// pass. At least 1. `None` if the model has no recurrent layers.
     #[must_use]
     pub fn sequences(&self) -> Option<usize> {
         let budget = self.state_budget.load(Ordering::Relaxed);
@@ -72,8 +74,8 @@ impl PoolUsage {
         self.budget.load(Ordering::Relaxed).saturating_mul(PAGE_ROWS)
     }
 
-    /// Calls `watch` whenever a page is published or withdrawn, on the thread that computes, which waits for it. A pool
-    /// has one watcher: returns whether this is the first.
+    /// Calls `watch` whenever a page is published or withdrawn, on the thread that computes, which
+    /// waits for it. A pool has one watcher: returns whether this is the first.
     pub fn watch(&self, watch: impl Fn(&PageEvent<'_>) + Send + Sync + 'static) -> bool {
         self.watcher.set(Watcher(Box::new(watch))).is_ok()
     }

@@ -25,7 +25,8 @@ pub struct Certificate {
     pub tokens: usize,
     /// The temperature of seeded answers, rejection sampling and block verification.
     pub temperature: f32,
-    /// The result of each configuration. The first one is plain decoding, whose samples are tested, too.
+    /// The result of each configuration. The first one is plain decoding, whose samples are tested,
+    /// too.
     pub checks: Vec<Check>,
 }
 
@@ -53,11 +54,14 @@ pub enum CheckResult {
 pub struct Outcome {
     /// Greedy answers, compared with those of plain decoding. `None` for plain decoding itself.
     pub greedy: Option<Comparison>,
-    /// Sampled answers with seeds, compared with those of plain decoding. `None` for plain decoding itself.
+    /// Sampled answers with seeds, compared with those of plain decoding. `None` for plain decoding
+    /// itself.
     pub seeded: Option<Comparison>,
-    /// Answers of rejection sampling and block verification, tested against plain decoding's distributions.
+    /// Answers of rejection sampling and block verification, tested against plain decoding's
+    /// distributions.
     pub sampled: SamplingVerdict,
-    /// Answers of the same configuration with known models, tested against their exact probabilities.
+    /// Answers of the same configuration with known models, tested against their exact
+    /// probabilities.
     pub known: KnownResult,
     /// Whether the configuration drafts.
     pub drafts: bool,
@@ -111,7 +115,8 @@ pub struct Divergence {
     pub position: usize,
     /// The token of plain decoding and that of the method; `None` after the end of an answer.
     pub tokens: [Option<TokenId>; 2],
-    /// By how much the two tokens' log-probabilities differ in plain decoding, in nats, if both are known.
+    /// By how much the two tokens' log-probabilities differ in plain decoding, in nats, if both are
+    /// known.
     pub gap_nats: Option<f64>,
     /// The cause.
     pub cause: Cause,
@@ -135,7 +140,8 @@ pub struct SamplingVerdict {
     /// What became of the drafts.
     #[serde(flatten)]
     pub drafts: Drafts,
-    /// Whether the tokens could come from the distributions: the tests' probability is at least 10⁻⁶.
+    /// Whether the tokens could come from the distributions: the tests' probability is at least
+    /// 10⁻⁶.
     pub plausible: bool,
 }
 

@@ -29,8 +29,8 @@ pub struct CertifyOptions {
     pub tokens: usize,
     /// The number of tokens to test of rejection sampling and block verification.
     pub sampled_tokens: usize,
-    /// The number of answers of known models to count for each rule of verification, with a seed and without one; 0 for
-    /// none.
+    /// The number of answers of known models to count for each rule of verification, with a seed
+    /// and without one; 0 for none.
     pub known_answers: usize,
     /// The maximum number of tokens of an answer.
     pub answer_tokens: usize,
@@ -234,8 +234,8 @@ impl<'a> Certifier<'a> {
         meter.measure(Part::Known, run).map(KnownResult::Counted)
     }
 
-    /// Answers prompts with plain decoding until there are enough tokens: greedily, or with seeds and these options
-    /// in turn.
+    /// Answers prompts with plain decoding until there are enough tokens: greedily, or with seeds
+    /// and these options in turn.
     fn cases(
         &self,
         seeded: &[SeededOptions],
@@ -329,8 +329,9 @@ impl<'a> Certifier<'a> {
         Ok(comparison)
     }
 
-    /// Samples answers whose text depends on the drafts, and tests their tokens against the target's
-    /// distributions. If the method verifies whole drafts, every second answer is verified in blocks.
+    /// Samples answers whose text depends on the drafts, and tests their tokens against the
+    /// target's distributions. If the method verifies whole drafts, every second answer is verified
+    /// in blocks.
     fn sampled(
         &self,
         subject: &dyn Subject,
@@ -398,7 +399,8 @@ impl<'a> Certifier<'a> {
     }
 }
 
-/// Returns the probabilities of a row's reported tokens after temperature, and 0 for any other token.
+/// Returns the probabilities of a row's reported tokens after temperature, and 0 for any other
+/// token.
 fn distribution(row: &TokenLogprob, temperature: f32) -> Vec<f64> {
     let best = row.top.first().map_or(0.0, |&(_, logprob)| f64::from(logprob));
     let weight = |&(_, logprob): &(TokenId, f32)| {

@@ -1,5 +1,5 @@
-//! Servers with OpenAI's API: whether two of them, such as one without and one with speculation, give the
-//! same greedy text.
+//! Servers with OpenAI's API: whether two of them, such as one without and one with speculation,
+//! give the same greedy text.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -75,11 +75,11 @@ pub struct EndpointComparison {
     pub equal_prompts: usize,
     /// The number of equal tokens before the first difference of each answer.
     pub tokens: usize,
-    /// The largest difference between the log-probabilities of equal tokens, in nats. Above 0, the server's
-    /// logits depend on how tokens are grouped into passes. Unreported ones do not count.
+    /// The largest difference between the log-probabilities of equal tokens, in nats. Above 0, the
+    /// server's logits depend on how tokens are grouped into passes. Unreported ones do not count.
     pub largest_gap_nats: f64,
-    /// The number of equal tokens whose log-probability is 0, although the reference's is not. Some servers do not report those of
-    /// accepted draft tokens.
+    /// The number of equal tokens whose log-probability is 0, although the reference's is not. Some
+    /// servers do not report those of accepted draft tokens.
     pub unreported: usize,
     /// The first difference.
     pub divergence: Option<EndpointDivergence>,
@@ -203,8 +203,8 @@ fn answer(
         .ok_or_else(|| EndpointError::NoLogprobs { name: name() })
 }
 
-/// Reads the tokens of an answer, in the form of OpenAI's completions or, as llama.cpp's server has it, of
-/// chat completions.
+/// Reads the tokens of an answer, in the form of OpenAI's completions or, as llama.cpp's server has
+/// it, of chat completions.
 fn tokens(logprobs: &Value) -> Option<Vec<AnsweredToken>> {
     if let Some(content) = logprobs["content"].as_array() {
         let token = |value: &Value| {

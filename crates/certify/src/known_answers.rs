@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub struct DecoderSetup {
     /// The drafters, by the index of their role.
     pub drafters: Vec<Box<dyn Drafter>>,
-    /// The names of drafters with models of their own, which `drafters` replace by models of the pair.
+    /// The names of drafters with models of their own, which `drafters` replace by models of the
+    /// pair.
     pub replaced: Vec<String>,
     /// The number of replicas of the target.
     pub replicas: usize,
@@ -41,7 +42,8 @@ pub type MakeDecoderSetup<'a> = Box<dyn Fn(&KnownPair) -> DecoderSetup + Sync + 
 pub enum DecoderSource {
     /// From an engine.
     Engine {
-        /// The engine's decoders. They start with what earlier ones learned, unless they are reproducible.
+        /// The engine's decoders. They start with what earlier ones learned, unless they are
+        /// reproducible.
         decoders: Box<AnswerDecoders>,
         /// The method.
         method: Method,
@@ -53,7 +55,8 @@ pub enum DecoderSource {
 }
 
 impl DecoderSource {
-    /// Calls `decode` with the decoder of the next answer, and lets the following ones learn from it.
+    /// Calls `decode` with the decoder of the next answer, and lets the following ones learn from
+    /// it.
     fn decode_next<T>(
         &mut self,
         decode: impl FnOnce(&mut dyn Decoder) -> Result<T, DecodeError>,

@@ -14,7 +14,8 @@ use std::thread::ScopedJoinHandle;
 /// How answers of known pairs are counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KnownCheck {
-    /// The number of answers for each source of decoders and rule of verification, of all pairs together.
+    /// The number of answers for each source of decoders and rule of verification, of all pairs
+    /// together.
     pub answers: usize,
     /// The temperature. It does not change the distributions ([`KnownPair::at_temperature`]).
     pub temperature: f32,
@@ -25,7 +26,8 @@ pub struct KnownCheck {
 /// The verdict on answers of known pairs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KnownVerdict {
-    /// The answers of each source of decoders: those with a seed and those without one, whose draft lengths may follow times.
+    /// The answers of each source of decoders: those with a seed and those without one, whose draft
+    /// lengths may follow times.
     pub groups: Vec<KnownGroup>,
     /// The names of drafters with models of their own. Known draft models took their places.
     pub replaced_drafters: Vec<String>,
@@ -69,12 +71,13 @@ impl KnownVerdict {
     }
 }
 
-/// The texts of an answer that are counted: the position of the first token after the prompt, and the number of tokens.
-/// Later texts follow rounds in which whole drafts were accepted.
+/// The texts of an answer that are counted: the position of the first token after the prompt, and
+/// the number of tokens. Later texts follow rounds in which whole drafts were accepted.
 const COUNTED: [(usize, usize); 5] = [(0, 1), (0, 2), (0, 3), (3, 3), (6, 3)];
 /// The number of tokens of an answer.
 const LENGTH: usize = 9;
-/// The number of first tokens of two answers that are counted together, to see whether the answers are independent.
+/// The number of first tokens of two answers that are counted together, to see whether the answers
+/// are independent.
 const PAIRED_TOKENS: usize = 2;
 /// The number of answers of a pair after which progress is reported.
 const PROGRESS_ANSWERS: usize = 100;

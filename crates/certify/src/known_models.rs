@@ -14,8 +14,8 @@ pub(crate) const KNOWN_CONTEXT: usize = 1 << 20;
 
 /// A model whose next token depends on the last two tokens.
 ///
-/// All rows have the same probabilities in another order: after tokens `a, b`, token `t` has the probability at index
-/// `(t + shifts[0] · a + shifts[1] · b) mod 4`.
+/// All rows have the same probabilities in another order: after tokens `a, b`, token `t` has the
+/// probability at index `(t + shifts[0] · a + shifts[1] · b) mod 4`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KnownModel {
     /// The probabilities of a row, which add up to 1, in one of its orders.
@@ -94,7 +94,8 @@ impl LanguageModel for KnownModel {
 }
 
 impl KnownPair {
-    /// The built-in pairs. Of random ones, they show the mistakes of `exact_distribution` in the fewest answers together.
+    /// The built-in pairs. Of random ones, they show the mistakes of `exact_distribution` in the
+    /// fewest answers together.
     pub const ALL: [Self; 4] = [
         Self {
             target: KnownModel::new([55, 20, 20, 5], [1, 3]),
@@ -158,7 +159,8 @@ mod tests {
         }
     }
 
-    /// The rows after a text, and after each node of a tree, have the known probabilities at the temperature.
+    /// The rows after a text, and after each node of a tree, have the known probabilities at the
+    /// temperature.
     #[test]
     fn rows_have_the_known_probabilities() {
         let mut tree = TokenTree::chain(&[3, 1]);

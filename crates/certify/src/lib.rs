@@ -1,15 +1,19 @@
-//! Certificates: whether every method gives the tokens of plain decoding, on a user's own models, device
-//! and prompts.
+//! Certificates: whether every method gives the tokens of plain decoding, on a user's own models,
+//! device and prompts.
 //!
-//! A [`Certifier`] decodes the same prompts with plain decoding and with every method, and compares:
+//! A [`Certifier`] decodes the same prompts with plain decoding and with every method, and
+//! compares:
 //!
 //! * **Greedy** and **seeded** answers, token by token, and the target's log-probabilities at every
-//!   position bit by bit. Both must be equal. Seeded answers take turns with penalties, filters and a grammar.
-//! * Answers of **rejection sampling** and **block verification** have no text to be compared with. Each of their tokens is tested
-//!   against the distribution that plain decoding draws it from ([`SamplingTest`]).
-//! * Decoders and verification know nothing of models. So each configuration also answers with **known models**, tiny built-in ones
-//!   ([`KnownPair`]). Counts of their short texts are tested against the exact probabilities ([`KnownCheck`]), which shows
-//!   errors that need too many tokens of large models.
+//!   position bit by bit. Both must be equal. Seeded answers take turns with penalties, filters and
+//!   a grammar.
+//! * Answers of **rejection sampling** and **block verification** have no text to be compared with.
+//!   Each of their tokens is tested against the distribution that plain decoding draws it from
+//!   ([`SamplingTest`]).
+//! * Decoders and verification know nothing of models. So each configuration also answers with
+//!   **known models**, tiny built-in ones ([`KnownPair`]). Counts of their short texts are tested
+//!   against the exact probabilities ([`KnownCheck`]), which shows errors that need too many tokens
+//!   of large models.
 //!
 //! What is not drafted is not checked. So drafts have a fixed size and never pause, the methods of
 //! `auto` take turns, and a configuration that drafted or accepted too few tokens, or whose drafter

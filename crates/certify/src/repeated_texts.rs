@@ -41,8 +41,8 @@ impl RepeatedTexts {
         self.text.push(token);
     }
 
-    /// Returns the probability that counts are at least as far from their expectations by chance (Pearson's χ²
-    /// test over all texts together).
+    /// Returns the probability that counts are at least as far from their expectations by chance
+    /// (Pearson's χ² test over all texts together).
     pub(crate) fn probability(&self) -> f64 {
         let (mut square, mut freedom) = (0.0, 0);
         for counts in self.after.values() {
@@ -78,8 +78,8 @@ impl Counts {
     }
 }
 
-/// Returns about the probability that a χ² variable is at least `square` (Wilson and Hilferty 1931, *The
-/// Distribution of Chi-Square*).
+/// Returns about the probability that a χ² variable is at least `square` (Wilson and Hilferty 1931,
+/// *The Distribution of Chi-Square*).
 fn chi_square_tail(square: f64, freedom: f64) -> f64 {
     let variance = 2.0 / (9.0 * freedom);
     let z = ((square / freedom).cbrt() - (1.0 - variance)) / variance.sqrt();

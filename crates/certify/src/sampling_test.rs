@@ -3,20 +3,21 @@
 use crate::repeated_texts::RepeatedTexts;
 use serde::{Deserialize, Serialize};
 
-/// Tests whether the tokens of answers were drawn from given distributions, each token from one of its
-/// own.
+/// Tests whether the tokens of answers were drawn from given distributions, each token from one of
+/// its own.
 ///
-/// The *place* of a token is `F + u · p`, where `F` is the probability of all tokens before it in the
-/// distribution's order, `p` its own, and `u` a uniform number. If tokens are drawn from their
-/// distributions, places are uniform in [0, 1) and independent of each other (the probability integral
-/// transform; Rosenblatt 1952, *Remarks on a Multivariate Transformation*), whatever the distributions are.
-/// So tokens of different prompts and positions are tested together, in four ways:
+/// The *place* of a token is `F + u · p`, where `F` is the probability of all tokens before it in
+/// the distribution's order, `p` its own, and `u` a uniform number. If tokens are drawn from their
+/// distributions, places are uniform in [0, 1) and independent of each other (the probability
+/// integral transform; Rosenblatt 1952, *Remarks on a Multivariate Transformation*), whatever the
+/// distributions are. So tokens of different prompts and positions are tested together, in four
+/// ways:
 ///
 /// 1. whether places are uniform (Kolmogorov–Smirnov),
 /// 2. whether pairs of consecutive places are independent (χ² on a grid of 4 × 4),
 /// 3. whether tokens are as improbable as the distributions' entropies say (a z-test),
-/// 4. whether tokens after the same text have the frequencies of their distribution (χ²). Errors that cancel out
-///    over many texts show here.
+/// 4. whether tokens after the same text have the frequencies of their distribution (χ²). Errors
+///    that cancel out over many texts show here.
 #[derive(Clone, Debug, Default)]
 pub struct SamplingTest {
     places: Vec<f64>,
@@ -33,8 +34,8 @@ pub struct SamplingTest {
     repeated: RepeatedTexts,
 }
 
-/// The result of a [`SamplingTest`]. A probability close to 0 shows that the tokens were not drawn from
-/// their distributions.
+/// The result of a [`SamplingTest`]. A probability close to 0 shows that the tokens were not drawn
+/// from their distributions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplingResult {
     /// The number of tested tokens.
@@ -45,7 +46,8 @@ pub struct SamplingResult {
     pub independent: f64,
     /// The probability that tokens are at least as improbable, or as probable, by chance.
     pub surprise: f64,
-    /// The probability that tokens after the same text have frequencies at least as wrong by chance.
+    /// The probability that tokens after the same text have frequencies at least as wrong by
+    /// chance.
     pub repeated: f64,
 }
 
@@ -61,8 +63,8 @@ fn surprise(probability: f64) -> f64 {
 const MIN_PAIRS: u64 = 80;
 
 impl SamplingTest {
-    /// Adds a token: its index in a distribution, whose probabilities add up to 1. `uniform` is a number in
-    /// [0, 1) that does not depend on the token.
+    /// Adds a token: its index in a distribution, whose probabilities add up to 1. `uniform` is a
+    /// number in [0, 1) that does not depend on the token.
     ///
     /// # Panics
     /// If the distribution has no such index.
@@ -87,7 +89,8 @@ impl SamplingTest {
         self.surprise_variance += (moment(2) - expected * expected).max(0.0);
     }
 
-    /// Starts a new answer to the prompt with this index: its first token does not follow the last one.
+    /// Starts a new answer to the prompt with this index: its first token does not follow the last
+    /// one.
     pub fn start_answer(&mut self, prompt: usize) {
         self.repeated.start_answer(prompt);
         self.previous = None;
@@ -150,8 +153,8 @@ impl SamplingTest {
 }
 
 impl SamplingResult {
-    /// Returns the probability that one of the four tests gives at least as small a probability by chance,
-    /// at most (Bonferroni).
+    /// Returns the probability that one of the four tests gives at least as small a probability by
+    /// chance, at most (Bonferroni).
     #[must_use]
     pub fn probability(&self) -> f64 {
         let least = self.uniform.min(self.independent).min(self.surprise).min(self.repeated);
@@ -160,7 +163,8 @@ impl SamplingResult {
 }
 
 /// Returns the probability that a χ² variable with 15 degrees of freedom is at least `square`: the
-/// regularized upper incomplete gamma function `Q(15/2, square/2)`, in its closed form for half-integers.
+/// regularized upper incomplete gamma function `Q(15/2, square/2)`, in its closed form for
+/// half-integers.
 fn chi_square_tail_15(square: f64) -> f64 {
     let x = square / 2.0;
     // term = x^(k − 1/2) e^(−x) / Γ(k + 1/2), for k = 1 to 7

@@ -4,8 +4,8 @@ use forerun::{Forerun, Grammar, SamplingOptions};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The sampling options of a seeded answer, in addition to the temperature. Those that depend on the tokens before a
-/// position differ between the branches of a draft.
+/// The sampling options of a seeded answer, in addition to the temperature. Those that depend on
+/// the tokens before a position differ between the branches of a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SeededOptions {

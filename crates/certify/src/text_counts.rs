@@ -24,8 +24,8 @@ impl TextCounts {
         self.counts[index] += 1;
     }
 
-    /// Returns the relative entropy of the frequencies to the probabilities times the number of texts, in nats: half of
-    /// the statistic of a G-test.
+    /// Returns the relative entropy of the frequencies to the probabilities times the number of
+    /// texts, in nats: half of the statistic of a G-test.
     #[must_use]
     pub(crate) fn divergence(&self) -> f64 {
         let all = self.counts.iter().sum::<u64>() as f64;
@@ -36,8 +36,8 @@ impl TextCounts {
         self.counts.iter().zip(&self.probabilities).map(term).sum()
     }
 
-    /// Returns a bound of the probability that frequencies diverge so far by chance, for any number of texts (Agrawal
-    /// 2020, arXiv 1904.02291, theorem 1.2).
+    /// Returns a bound of the probability that frequencies diverge so far by chance, for any number
+    /// of texts (Agrawal 2020, arXiv 1904.02291, theorem 1.2).
     #[must_use]
     pub(crate) fn probability(&self) -> f64 {
         let freedom = (self.probabilities.len() - 1) as f64;
@@ -53,13 +53,15 @@ impl TextCounts {
     }
 }
 
-/// Returns the index of a text among all texts of its length. Its tokens must be below [`KNOWN_VOCAB`].
+/// Returns the index of a text among all texts of its length. Its tokens must be below
+/// [`KNOWN_VOCAB`].
 #[must_use]
 pub(crate) fn index_of(text: &[TokenId]) -> usize {
     text.iter().fold(0, |index, &token| index * KNOWN_VOCAB + token as usize)
 }
 
-/// Returns the probabilities of all texts of `length` tokens that begin `position` tokens after the prompt.
+/// Returns the probabilities of all texts of `length` tokens that begin `position` tokens after the
+/// prompt.
 #[must_use]
 pub(crate) fn text_probabilities(model: &KnownModel, position: usize, length: usize) -> Vec<f64> {
     let pair = |index: usize| [index / KNOWN_VOCAB, index % KNOWN_VOCAB].map(|at| at as TokenId);

@@ -207,8 +207,8 @@ pub(crate) fn read_prompts(file: &Path) -> anyhow::Result<Vec<String>> {
     Ok(prompts)
 }
 
-/// Texts of several kinds: what is easy to draft, and what is not. The first one repeats itself, so that
-/// what is looked up is often right: it is used most, and first without penalties.
+/// Texts of several kinds: what is easy to draft, and what is not. The first one repeats itself, so
+/// that what is looked up is often right: it is used most, and first without penalties.
 const PROMPTS: [&str; 12] = [
     "Tom has a red ball. Tom has a red ball. Tom has a red ball. Tom has a red",
     "Once upon a time, there was a little fox who lived at the edge of a forest.",

@@ -1,8 +1,9 @@
-//! Options from the environment and from a TOML file. The command line comes before the environment, and that before
-//! the file.
+//! Options from the environment and from a TOML file. The command line comes before the
+//! environment, and that before the file.
 //!
-//! The variable `FORERUN_MAX_TOKENS` stands for `--max-tokens`, and so on. In the file, entries at the top are options
-//! of every command that has them. A table, such as `[serve]` or `[bench.run]`, has options of one command.
+//! The variable `FORERUN_MAX_TOKENS` stands for `--max-tokens`, and so on. In the file, entries at
+//! the top are options of every command that has them. A table, such as `[serve]` or `[bench.run]`,
+//! has options of one command.
 
 use crate::text_file;
 use anyhow::{Context, anyhow, bail};
@@ -16,7 +17,8 @@ use toml::{Table, Value};
 /// The name of the option that gives the file.
 const OPTION: &str = "config";
 
-/// Options that are not taken from the environment. `FORERUN_DATA` is the folder of checkpoints for tests.
+/// Options that are not taken from the environment. `FORERUN_DATA` is the folder of checkpoints for
+/// tests.
 const NOT_OF_ENVIRONMENT: [&str; 4] = [OPTION, "help", "version", "data"];
 
 /// A command line with the options of other places.
@@ -26,18 +28,19 @@ pub(crate) struct Given {
     pub(crate) sources: Vec<String>,
 }
 
-/// Returns the command line with the options of the environment and of the configuration file, if one is named.
-/// `variable` returns the value of an environment variable.
+/// Returns the command line with the options of the environment and of the configuration file, if
+/// one is named. `variable` returns the value of an environment variable.
 ///
 /// # Errors
-/// If the file cannot be read or is not TOML, or if it has an option that no command has, or if it or a variable has
-/// a value that cannot be one of an option.
+/// If the file cannot be read or is not TOML, or if it has an option that no command has, or if it
+/// or a variable has a value that cannot be one of an option.
 pub(crate) fn with_other_options(
     root: &Command,
     line: Vec<OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> anyhow::Result<Given> {
-    // An option that is required may come from elsewhere. Other errors are reported with the whole line.
+    // An option that is required may come from elsewhere. Other errors are reported with the whole
+    // line.
     let Ok(matches) = lenient(root.clone()).try_get_matches_from(&line) else {
         return Ok(Given { line, sources: Vec::new() });
     };
@@ -129,7 +132,8 @@ fn deepest(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, inner)| deepest(inner))
 }
 
-/// Returns the file's options for the command that runs, as words of a command line, without the `given` ones.
+/// Returns the file's options for the command that runs, as words of a command line, without the
+/// `given` ones.
 fn options(
     root: &Command,
     matches: &ArgMatches,

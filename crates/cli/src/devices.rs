@@ -203,8 +203,9 @@ fn most_rows(context: usize, arguments: &DevicesArguments) -> anyhow::Result<usi
     Ok(most_rows)
 }
 
-/// Measures passes. `bytes_read` returns the weights that the model's last pass, of so many rows, read. Each pass is measured next to a pass of one row, and to one of the same rows with an empty cache, which
-/// shows the cost of attention to the past.
+/// Measures passes. `bytes_read` returns the weights that the model's last pass, of so many rows,
+/// read. Each pass is measured next to a pass of one row, and to one of the same rows with an empty
+/// cache, which shows the cost of attention to the past.
 fn measure<F: Forward>(
     probe: &mut ModelProbe<F>,
     fresh: &mut ModelProbe<F>,
@@ -277,9 +278,9 @@ struct Passes {
     past_shares: Vec<f64>,
 }
 
-/// Renders the measured passes, and compares them with the time in which `bandwidth` bytes per second
-/// bring weights and cache from memory. A pass of one row reads `one_row` bytes of weights, and each pass
-/// `cache_bytes` of keys and values.
+/// Renders the measured passes, and compares them with the time in which `bandwidth` bytes per
+/// second bring weights and cache from memory. A pass of one row reads `one_row` bytes of weights,
+/// and each pass `cache_bytes` of keys and values.
 fn table(measured: Vec<Passes>, bandwidth: f64, one_row: f64, cache_bytes: f64) -> String {
     let roofline_of = |weight_bytes: f64| (weight_bytes + cache_bytes) / bandwidth * 1e3;
     let roofline_ms = roofline_of(one_row);

@@ -97,8 +97,8 @@ struct Text {
 }
 
 impl Writer<'_> {
-    /// Writes the texts from number `first` on, and hands them over in order. Returns early if it is
-    /// cancelled.
+    /// Writes the texts from number `first` on, and hands them over in order. Returns early if it
+    /// is cancelled.
     fn write_all(
         &self,
         first: usize,

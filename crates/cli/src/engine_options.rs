@@ -1,4 +1,5 @@
-//! What the options of models, drafts and devices lead to, also for other programs with these options.
+//! What the options of models, drafts and devices lead to, also for other programs with these
+//! options.
 
 use crate::arguments::EngineArguments;
 use crate::generate::{demonstration, options};
@@ -7,7 +8,8 @@ use forerun::{Loader, Plan};
 use std::path::Path;
 
 impl EngineArguments {
-    /// Returns the plan of the options. Without a model, the options name the demonstration pair from now on.
+    /// Returns the plan of the options. Without a model, the options name the demonstration pair
+    /// from now on.
     ///
     /// # Errors
     /// If options contradict each other, or do not fit this machine.

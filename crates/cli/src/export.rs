@@ -58,8 +58,8 @@ pub(crate) fn ensure_not_part_of<'a>(
     Ok(())
 }
 
-/// Returns whether a file exists and the model is read from it. Other GGUF files in the model's folder are not
-/// part of the model.
+/// Returns whether a file exists and the model is read from it. Other GGUF files in the model's
+/// folder are not part of the model.
 fn is_part_of(file: &Path, model: &ModelSource) -> bool {
     let paths =
         model.path().and_then(|model| model.canonicalize().ok()).zip(file.canonicalize().ok());

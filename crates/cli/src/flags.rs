@@ -1,8 +1,8 @@
 //! Flags in messages of the libraries.
 //!
 //! A library error names an option by its field, in backticks: `draft_model`, or with a value
-//! `drafter = easyspec`. Users of the command know the option as a flag. Options of files are in double
-//! quotes, because they are not flags.
+//! `drafter = easyspec`. Users of the command know the option as a flag. Options of files are in
+//! double quotes, because they are not flags.
 
 use crate::arguments::Arguments;
 use clap::{Command, CommandFactory};
@@ -41,7 +41,8 @@ pub(crate) fn with_flags(message: &str) -> String {
 pub fn with_flags_of(message: &str, command: &Command) -> String {
     let mut parts = message.split('`');
     let mut text = parts.next().unwrap_or_default().to_owned();
-    // Parts alternate between quoted and unquoted text; a backtick without its partner quotes nothing.
+    // Parts alternate between quoted and unquoted text; a backtick without its partner quotes
+    // nothing.
     while let Some(quoted) = parts.next() {
         let Some(rest) = parts.next() else {
             text += &format!("`{quoted}");

@@ -1,5 +1,5 @@
-//! Ctrl-C (SIGINT), SIGTERM and the end of the terminal (SIGHUP): commands that can stop early keep their
-//! results, and no command leaves unfinished files or a terminal in line editing.
+//! Ctrl-C (SIGINT), SIGTERM and the end of the terminal (SIGHUP): commands that can stop early keep
+//! their results, and no command leaves unfinished files or a terminal in line editing.
 
 use crate::terminal;
 use anyhow::Context;
@@ -31,8 +31,8 @@ static LISTENING: AtomicBool = AtomicBool::new(false);
 static LATEST: AtomicI32 = AtomicI32::new(SIGINT);
 
 /// Removes unfinished files on every signal that ends the process. Signals that the process was
-/// started to ignore, as background jobs of a shell are, stay ignored. A file that becomes larger than the limit
-/// of the process (`ulimit -f`) is an error of the write instead of a signal.
+/// started to ignore, as background jobs of a shell are, stay ignored. A file that becomes larger
+/// than the limit of the process (`ulimit -f`) is an error of the write instead of a signal.
 pub(crate) fn clean_up_on_signals() -> anyhow::Result<()> {
     #[cfg(not(windows))]
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context(FAILED)?;
@@ -87,8 +87,8 @@ fn on_each(
     Ok(move || signals.forever().for_each(action))
 }
 
-/// Returns a loop that calls `action` for each of these signals. Nothing can wait for them on Windows, so it
-/// looks for them.
+/// Returns a loop that calls `action` for each of these signals. Nothing can wait for them on
+/// Windows, so it looks for them.
 #[cfg(windows)]
 fn on_each(
     signals: Vec<i32>,
@@ -122,8 +122,8 @@ fn is_ignored(signal: i32) -> bool {
     ignored.unwrap_or(0) & (1 << (signal - 1)) != 0
 }
 
-/// Returns the exit code of an interrupted process, by the shells' convention: 130 after Ctrl-C, and
-/// 143 after SIGTERM.
+/// Returns the exit code of an interrupted process, by the shells' convention: 130 after Ctrl-C,
+/// and 143 after SIGTERM.
 pub(crate) fn interrupted() -> u8 {
     128 + LATEST.load(Ordering::Relaxed) as u8
 }

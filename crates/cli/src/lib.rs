@@ -63,8 +63,8 @@ pub use generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_SEED, DEMONSTRATION_TARG
 
 /// Runs the command with these arguments, of which the first is the program's name.
 ///
-/// It handles the signals of the process, and may end the process: after a second signal, and if the line is wrong
-/// or asks for help.
+/// It handles the signals of the process, and may end the process: after a second signal, and if
+/// the line is wrong or asks for help.
 #[must_use]
 pub fn run(line: Vec<OsString>) -> ExitCode {
     let command = match arguments(line) {
@@ -142,8 +142,9 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Returns the options of the command line, the environment and the configuration file. Ends the process if
-/// the line is wrong, or asks for help. The names say where options come from, other than the line.
+/// Returns the options of the command line, the environment and the configuration file. Ends the
+/// process if the line is wrong, or asks for help. The names say where options come from, other
+/// than the line.
 fn arguments(line: Vec<OsString>) -> anyhow::Result<(Arguments, Vec<String>)> {
     let given = config_file::with_other_options(&Arguments::command(), line, |name| {
         std::env::var_os(name)

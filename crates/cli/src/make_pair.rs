@@ -85,7 +85,8 @@ fn grow(arguments: &MakePairArguments, model: &ModelSource) -> anyhow::Result<Ex
     finish(arguments, &pair.target, &pair.drafter)
 }
 
-/// Returns a function that notes every step of a search, and after the first one how long it will take.
+/// Returns a function that notes every step of a search, and after the first one how long it will
+/// take.
 fn step_notes() -> impl FnMut(&CalibrationStep) {
     let started = Instant::now();
     let mut steps = 0;
@@ -143,7 +144,8 @@ fn finish(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks that the heads have the same, even number of values, and that they share keys and values evenly.
+/// Checks that the heads have the same, even number of values, and that they share keys and values
+/// evenly.
 fn check_heads(arguments: &MakePairArguments) -> anyhow::Result<()> {
     let MakePairArguments { hidden, heads, kv_heads, .. } = *arguments;
     anyhow::ensure!(

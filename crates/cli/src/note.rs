@@ -16,12 +16,13 @@ pub(crate) enum Verbosity {
     Verbose,
 }
 
-/// The verbosity of this process, which its command line sets once. Notes come from everywhere, also from callbacks.
+/// The verbosity of this process, which its command line sets once. Notes come from everywhere,
+/// also from callbacks.
 static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
 
 impl Verbosity {
-    /// Returns the verbosity that options ask for, or else a filter of logs in the form of `RUST_LOG`: its level
-    /// for all parts of the program.
+    /// Returns the verbosity that options ask for, or else a filter of logs in the form of
+    /// `RUST_LOG`: its level for all parts of the program.
     pub(crate) fn of(verbose: bool, quiet: bool, log_filter: Option<&str>) -> Self {
         match (verbose, quiet) {
             (true, _) => return Self::Verbose,

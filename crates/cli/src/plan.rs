@@ -239,7 +239,8 @@ fn first_of_best(checked: &[Checked]) -> f64 {
     speeds().next().unwrap_or(0.0) / speeds().fold(f64::MIN_POSITIVE, f64::max)
 }
 
-/// Returns the ranking as text: the first `top`, and the best of each method and drafter after them.
+/// Returns the ranking as text: the first `top`, and the best of each method and drafter after
+/// them.
 fn page(
     profile: &HardwareProfile,
     ranking: &[Prediction],

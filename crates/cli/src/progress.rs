@@ -100,7 +100,8 @@ fn is_hidden() -> bool {
 pub(crate) struct Waiting(ProgressBar);
 
 impl Waiting {
-    /// Shows the name of the task. The line appears after a moment, so that short tasks show nothing.
+    /// Shows the name of the task. The line appears after a moment, so that short tasks show
+    /// nothing.
     pub(crate) fn new(name: &str) -> Self {
         let bar = match is_hidden() {
             true => ProgressBar::hidden(),
@@ -187,8 +188,8 @@ impl Task {
         Self { name, unit, total, bar, before, since, lines }
     }
 
-    /// Sets how much is done. Time before the first progress counts only from the last such call, so
-    /// that warm-ups do not count.
+    /// Sets how much is done. Time before the first progress counts only from the last such call,
+    /// so that warm-ups do not count.
     pub(crate) fn update(&mut self, done: u64) {
         if done <= self.before {
             self.since = Instant::now();

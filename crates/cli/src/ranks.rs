@@ -1,6 +1,8 @@
-//! Commands that run on the ranks of an MPI job, as `--placement drafter=rank:0,target=rank:1` asks.
+//! Commands that run on the ranks of an MPI job, as `--placement drafter=rank:0,target=rank:1`
+//! asks.
 //!
-//! `mpirun` starts the same command on all ranks. Rank 0 does what the command says; the others run its jobs.
+//! `mpirun` starts the same command on all ranks. Rank 0 does what the command says; the others run
+//! its jobs.
 
 /// A process that does what its command says.
 pub(crate) struct Member {
@@ -66,8 +68,8 @@ mod on_mpi {
     use std::time::Duration;
 
     impl Member {
-        /// Joins the MPI job, if the placement names ranks. Then only rank 0 goes on with its command. On the
-        /// others, this returns `None` when the job has ended.
+        /// Joins the MPI job, if the placement names ranks. Then only rank 0 goes on with its
+        /// command. On the others, this returns `None` when the job has ended.
         pub(crate) fn join(arguments: &mut EngineArguments) -> anyhow::Result<Option<Self>> {
             let Some(placement) = &arguments.placement else {
                 return Ok(Some(Self { group: None }));

@@ -62,7 +62,8 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     })?;
     let (address, name) = (server.address(), served_name(&arguments));
     let until_stopped = move || {
-        // For programs that start a server: it answers now, and with port 0 the line says which one was chosen.
+        // For programs that start a server: it answers now, and with port 0 the line says which one
+        // was chosen.
         let mut out = std::io::stdout();
         writeln!(out, "listening on http://{address}").and_then(|()| out.flush()).ok();
         note(format_args!("serving {name}, up to {} answers at a time", arguments.parallel));

@@ -1,4 +1,5 @@
-//! Text with colours or marks for what was drafted, as in ParallelSpec's figure 5 (arXiv 2410.05589).
+//! Text with colours or marks for what was drafted, as in ParallelSpec's figure 5 (arXiv
+//! 2410.05589).
 
 use forerun::{Answer, AnswerToken, TokenOrigin, Tokenizer};
 use std::io::IsTerminal;
@@ -42,7 +43,8 @@ pub(crate) struct ShownDrafts<'a> {
 }
 
 impl<'a> ShownDrafts<'a> {
-    /// Shows drafts on standard output: with `marks` everywhere, and else accepted ones on a terminal.
+    /// Shows drafts on standard output: with `marks` everywhere, and else accepted ones on a
+    /// terminal.
     pub(crate) fn on_standard_output(tokenizer: &'a Tokenizer, marks: bool) -> Self {
         let style = match colours() {
             true => Some(Style::Colours),
@@ -149,7 +151,8 @@ impl<'a> ShownDrafts<'a> {
     }
 }
 
-/// Whether standard output shows colours: it is a terminal that understands them, and `NO_COLOR` is not set.
+/// Whether standard output shows colours: it is a terminal that understands them, and `NO_COLOR` is
+/// not set.
 pub(crate) fn colours() -> bool {
     let is_set = |name: &&str| std::env::var_os(name).is_some();
     // Old consoles of Windows print the codes. Terminals that do not have such a variable.

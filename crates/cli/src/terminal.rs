@@ -1,4 +1,5 @@
-//! The settings of the terminal, which line editing changes. A signal that ends the process must restore them.
+//! The settings of the terminal, which line editing changes. A signal that ends the process must
+//! restore them.
 
 #[cfg(unix)]
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};

@@ -112,8 +112,8 @@ fn origin(arguments: &LmArguments, config: &Config) -> serde_json::Value {
     origin
 }
 
-/// Returns the chosen tokenizer, or that of the model or teacher. Otherwise trains one, unless the run
-/// has a checkpoint with its tokenizer.
+/// Returns the chosen tokenizer, or that of the model or teacher. Otherwise trains one, unless the
+/// run has a checkpoint with its tokenizer.
 fn tokenizer(arguments: &LmArguments, run: &Path) -> anyhow::Result<PathBuf> {
     let chosen = [&arguments.tokenizer, &arguments.from, &arguments.teacher];
     if let Some(path) = chosen.into_iter().flatten().next() {

@@ -4,8 +4,8 @@ use crate::{Job, SequenceId};
 use std::collections::HashMap;
 use std::mem::Discriminant;
 
-/// Counts, for each completed job, the sequences (with their branches) whose jobs of the same kind have completed since its own
-/// sequence's last one. They may have run in other batches.
+/// Counts, for each completed job, the sequences (with their branches) whose jobs of the same kind
+/// have completed since its own sequence's last one. They may have run in other batches.
 #[derive(Debug, Default)]
 pub struct ActiveSequences {
     /// The number of the last completed job of a kind and a sequence.
@@ -14,8 +14,8 @@ pub struct ActiveSequences {
 }
 
 impl ActiveSequences {
-    /// Counts a completed job. Returns the number of active sequences with its own; 0 if it is the first one of its
-    /// sequence, so that the number is unknown.
+    /// Counts a completed job. Returns the number of active sequences with its own; 0 if it is the
+    /// first one of its sequence, so that the number is unknown.
     pub fn complete(&mut self, job: &Job) -> u64 {
         self.completed += 1;
         let kind = std::mem::discriminant(job);

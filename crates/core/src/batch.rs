@@ -23,16 +23,17 @@ fn are_alike(first: &impl QueuedJob, second: &impl QueuedJob) -> bool {
     first.role() == second.role() && first.sequence() == second.sequence()
 }
 
-/// Returns whether a job may join a batch of jobs for its role: its sequence is not in the batch yet,
-/// and there is room.
+/// Returns whether a job may join a batch of jobs for its role: its sequence is not in the batch
+/// yet, and there is room.
 #[must_use]
 pub fn may_join<B: QueuedJob>(batch: &[B], job: &impl QueuedJob) -> bool {
     batch.len() < MAX_BATCH
         && batch.iter().all(|other| other.role() == job.role() && !are_alike(other, job))
 }
 
-/// Removes the oldest job from the queue, and those that can run with it: jobs for the same role, one
-/// for each sequence. A sequence's jobs for a role run in order, so one that has started comes first.
+/// Removes the oldest job from the queue, and those that can run with it: jobs for the same role,
+/// one for each sequence. A sequence's jobs for a role run in order, so one that has started comes
+/// first.
 #[must_use]
 pub fn next_batch<J: QueuedJob>(queue: &mut VecDeque<J>) -> Vec<J> {
     let Some(role) = queue.front().map(QueuedJob::role) else { return Vec::new() };

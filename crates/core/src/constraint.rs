@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 /// A set of allowed tokens.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenMask {
-    /// Token `t` is bit `t % 32` of word `t / 32`. The last word is not 0, and tokens beyond are forbidden.
+    /// Token `t` is bit `t % 32` of word `t / 32`. The last word is not 0, and tokens beyond are
+    /// forbidden.
     words: Arc<[u32]>,
 }
 
@@ -75,8 +76,8 @@ pub trait TokenConstraint: fmt::Debug + Send + Sync {
     /// committed token follows.
     fn allowed(&self, answer: &[TokenId]) -> Option<TokenMask>;
 
-    /// Returns tokens that spell what has to follow `answer`, at most `limit`. They are a good draft, and
-    /// a function of `answer` alone. By default there are none.
+    /// Returns tokens that spell what has to follow `answer`, at most `limit`. They are a good
+    /// draft, and a function of `answer` alone. By default there are none.
     fn forced(&self, answer: &[TokenId], limit: usize) -> Vec<TokenId> {
         let _ = (answer, limit);
         Vec::new()

@@ -49,8 +49,8 @@ pub(crate) fn best_perturbed(
 
 /// Returns the factor that bounds a token's weight from below.
 ///
-/// A token can be among the best only if its weight is at least this factor times `1 − uniform`,
-/// in units of 2⁻³¹. A score is `ln probability − ln(−ln uniform)`, and `−ln uniform ≥ 1 − uniform`,
+/// A token can be among the best only if its weight is at least this factor times `1 − uniform`, in
+/// units of 2⁻³¹. A score is `ln probability − ln(−ln uniform)`, and `−ln uniform ≥ 1 − uniform`,
 /// so one product excludes most tokens without computing a logarithm.
 fn weight_bound(best: &[(TokenId, f64)], count: usize, total: f64) -> f32 {
     let Some(&(_, score)) = best.last().filter(|_| best.len() == count) else { return 0.0 };

@@ -69,8 +69,8 @@ impl Distribution {
     /// Creates a distribution from what [`Distribution::parts`] returns.
     ///
     /// # Errors
-    /// [`InvalidDistribution`] if the tokens do not ascend, their number is not that of the weights,
-    /// or a weight is not positive and finite.
+    /// [`InvalidDistribution`] if the tokens do not ascend, their number is not that of the
+    /// weights, or a weight is not positive and finite.
     pub fn from_parts(
         tokens: Option<Vec<TokenId>>,
         weights: Vec<f32>,
@@ -203,8 +203,8 @@ impl Distribution {
         self.excess(1.0, proposed)
     }
 
-    /// Returns `max(0, scale · self − proposed)`, whose [total](Self::total) is the mass that remains, for
-    /// a positive scale (Sun et al. 2024, arXiv 2403.10444, equation 4).
+    /// Returns `max(0, scale · self − proposed)`, whose [total](Self::total) is the mass that
+    /// remains, for a positive scale (Sun et al. 2024, arXiv 2403.10444, equation 4).
     ///
     /// `None` if nothing remains.
     #[must_use]

@@ -108,7 +108,8 @@ impl<'r, 'l> Filtered<'r, 'l> {
         self.into_best_weights(count).into_iter().map(|(token, _)| token).collect()
     }
 
-    /// Returns the `count` best of the kept tokens, best first, with their weights, which are positive.
+    /// Returns the `count` best of the kept tokens, best first, with their weights, which are
+    /// positive.
     fn into_best_weights(mut self, count: usize) -> Vec<(TokenId, f32)> {
         let best = match self.kept.take() {
             None => self.row.best(count),

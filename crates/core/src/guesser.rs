@@ -2,12 +2,13 @@
 
 use crate::TokenId;
 
-/// Proposes tokens after a text without a model, such as those that followed its last tokens earlier.
+/// Proposes tokens after a text without a model, such as those that followed its last tokens
+/// earlier.
 ///
 /// It serves a single answer.
 pub trait Guesser: Send {
-    /// Guesses up to `length` tokens after `tokens`, which begin with a prompt of `prompt_len` tokens. The guess must be
-    /// a function of `tokens`.
+    /// Guesses up to `length` tokens after `tokens`, which begin with a prompt of `prompt_len`
+    /// tokens. The guess must be a function of `tokens`.
     fn guess(&mut self, tokens: &[TokenId], prompt_len: usize, length: usize) -> Guess;
 }
 
@@ -16,6 +17,7 @@ pub trait Guesser: Send {
 pub struct Guess {
     /// The tokens, in a row.
     pub tokens: Vec<TokenId>,
-    /// How good the evidence is. Of two guesses of a guesser, the one with the higher score is usually right for longer.
+    /// How good the evidence is. Of two guesses of a guesser, the one with the higher score is
+    /// usually right for longer.
     pub score: f64,
 }

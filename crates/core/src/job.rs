@@ -17,8 +17,9 @@ pub struct SequenceId(pub u64);
 const SEQUENCE_BITS: u32 = 48;
 
 impl SequenceId {
-    /// Returns the id of a branch: a possible continuation, which has caches of its own. Workers run jobs of several
-    /// branches together. The caches of each are kept until the branch is released.
+    /// Returns the id of a branch: a possible continuation, which has caches of its own. Workers
+    /// run jobs of several branches together. The caches of each are kept until the branch is
+    /// released.
     #[must_use]
     pub fn branch(self, number: u16) -> Self {
         Self(self.base().0 | (u64::from(number) + 1) << SEQUENCE_BITS)

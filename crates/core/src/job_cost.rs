@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 /// token that a pass computes.
 ///
 /// The methods assume that a pass over `r` rows takes `a + b · r` nanoseconds: reading the weights
-/// takes `a` once for all sequences, and each row takes `b` (`row_ns`). A job without neighbours has
-/// all of its passes to itself, whatever `b` is.
+/// takes `a` once for all sequences, and each row takes `b` (`row_ns`). A job without neighbours
+/// has all of its passes to itself, whatever `b` is.
 ///
 /// ```rust
 /// use forerun_core::JobCost;
@@ -35,8 +35,8 @@ pub struct JobCost {
     pub batch_sequences: u64,
     /// The time of the passes in nanoseconds.
     pub busy_ns: u64,
-    /// The number of sequences that the worker serves at present, including the job's own, in these passes or
-    /// in others; 0 if it is unknown.
+    /// The number of sequences that the worker serves at present, including the job's own, in these
+    /// passes or in others; 0 if it is unknown.
     pub active_sequences: u64,
 }
 

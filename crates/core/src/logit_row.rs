@@ -76,8 +76,8 @@ impl<'a> LogitRow<'a> {
         Ok(Self { logits, maxima, peak, known: Some(best) })
     }
 
-    /// Excludes the tokens that a mask forbids. A row without any allowed token, which only a drafter
-    /// with a smaller vocabulary has, stays as it is.
+    /// Excludes the tokens that a mask forbids. A row without any allowed token, which only a
+    /// drafter with a smaller vocabulary has, stays as it is.
     pub(crate) fn masked(self, mask: &TokenMask) -> Self {
         let forbidden = f32::NEG_INFINITY;
         let mut logits = vec![forbidden; self.len()];

@@ -35,7 +35,8 @@ impl RowLogprobs {
     /// position, for the error.
     ///
     /// # Errors
-    /// [`SamplingError::Logit`] if a logit is NaN or infinite, [`SamplingError::PartialRow`] if the row is not whole.
+    /// [`SamplingError::Logit`] if a logit is NaN or infinite, [`SamplingError::PartialRow`] if the
+    /// row is not whole.
     pub fn new<'l>(
         logits: impl Into<RowLogits<'l>>,
         row: &Distribution,
@@ -57,8 +58,9 @@ impl RowLogprobs {
         Ok(Self { emitted, top })
     }
 
-    /// Returns the log-probability of `token`, drawn from `row`. `row` must be the distribution that
-    /// was passed to [`RowLogprobs::new`]. Tokens that it cannot emit have a log-probability of −∞.
+    /// Returns the log-probability of `token`, drawn from `row`. `row` must be the distribution
+    /// that was passed to [`RowLogprobs::new`]. Tokens that it cannot emit have a log-probability
+    /// of −∞.
     #[must_use]
     pub fn for_token(&self, row: &Distribution, token: TokenId) -> TokenLogprob {
         let logprob = row.support().index(token).and_then(|index| self.emitted.get(index).copied());

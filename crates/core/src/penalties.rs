@@ -102,7 +102,8 @@ impl<'a> Penalties<'a> {
         path
     }
 
-    /// Returns the penalised logit of a token that occurred before, `generated` times in the answer.
+    /// Returns the penalised logit of a token that occurred before, `generated` times in the
+    /// answer.
     fn penalised(&self, raw: f32, generated: u32) -> f32 {
         let SamplingOptions { repetition_penalty, frequency_penalty, presence_penalty, .. } =
             **self.sampling;

@@ -118,8 +118,8 @@ pub fn logprobs(logits: &[f32]) -> Vec<f64> {
     logits.iter().map(|logit| above(logit) - log_mass).collect()
 }
 
-/// A constraint for tests. It forbids each `nth` token of the vocabulary, counted from another token
-/// after every prefix of the answer.
+/// A constraint for tests. It forbids each `nth` token of the vocabulary, counted from another
+/// token after every prefix of the answer.
 #[derive(Clone, Copy, Debug)]
 pub struct EveryNth {
     /// The number of tokens in the vocabulary, at least two.

@@ -1,7 +1,7 @@
 //! Rows of logits as models return them: whole, or only their best tokens.
 //!
-//! A row has as many numbers as the vocabulary. A device with its own memory need not bring all of them home if a caller reads
-//! only the best ones.
+//! A row has as many numbers as the vocabulary. A device with its own memory need not bring all of
+//! them home if a caller reads only the best ones.
 
 use crate::TokenId;
 use crate::logit_row::Ranked;
@@ -44,8 +44,9 @@ impl RowUse {
 /// The best tokens of a row of logits, in place of the whole row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BestTokens {
-    /// The tokens and their logits, best first. Equal logits rank by ascending token id, and the two zeros are equal. A logit
-    /// that is NaN or infinite ranks before all others, so the first one of the row is found.
+    /// The tokens and their logits, best first. Equal logits rank by ascending token id, and the
+    /// two zeros are equal. A logit that is NaN or infinite ranks before all others, so the first
+    /// one of the row is found.
     pub ranked: Vec<(TokenId, f32)>,
     /// The number of tokens among which they are the best.
     pub tokens: usize,

@@ -42,16 +42,16 @@ impl<'a> Sampler<'a> {
         Self { sampling, position: tokens.len(), penalties, constraint }
     }
 
-    /// Returns the distribution of the token after `at`, given the row's logits, or as many of its best tokens as
-    /// [`Sampling::row_use`] says.
+    /// Returns the distribution of the token after `at`, given the row's logits, or as many of its
+    /// best tokens as [`Sampling::row_use`] says.
     ///
     /// Greedy and coupled rows are point masses on the token that would be emitted there. Equal
     /// logits rank by ascending token id.
     ///
     /// # Errors
-    /// [`SamplingError::Logit`] if a logit is NaN or infinite, [`SamplingError::BiasToken`] if a bias
-    /// is for a token outside the row, [`SamplingError::Constraint`] if the constraint could not be
-    /// compiled, [`SamplingError::PartialRow`] if there are too few of the best tokens.
+    /// [`SamplingError::Logit`] if a logit is NaN or infinite, [`SamplingError::BiasToken`] if a
+    /// bias is for a token outside the row, [`SamplingError::Constraint`] if the constraint could
+    /// not be compiled, [`SamplingError::PartialRow`] if there are too few of the best tokens.
     pub fn distribution<'l>(
         &self,
         logits: impl Into<RowLogits<'l>>,
@@ -71,9 +71,10 @@ impl<'a> Sampler<'a> {
         Ok(drawn.first().map_or(filtered, |&(token, _)| Distribution::point(token)))
     }
 
-    /// Returns how sure a drafter is after `at`: the probability of its best token, before filters, at the temperature or, for
-    /// greedy decoding, at 0.6. It reads what [`Sampling::confidence_use`] says. Of a part of a row, it is the share of the best
-    /// token among those.
+    /// Returns how sure a drafter is after `at`: the probability of its best token, before filters,
+    /// at the temperature or, for greedy decoding, at 0.6. It reads what
+    /// [`Sampling::confidence_use`] says. Of a part of a row, it is the share of the best token
+    /// among those.
     ///
     /// # Errors
     /// The same as [`Sampler::distribution`].
@@ -96,10 +97,10 @@ impl<'a> Sampler<'a> {
     /// with the logarithm of its probability among the tokens that the filters keep. It reads what
     /// [`Sampling::candidates_use`] says.
     ///
-    /// Greedy candidates rank by the unfiltered logits, and their probabilities are those at a temperature of
-    /// 0.6: a greedy target accepts the best candidate more often, and the others less often, than the
-    /// drafter's probabilities at temperature 1 say. Coupled candidates rank by their perturbed
-    /// scores, and their probabilities are shares among the best few.
+    /// Greedy candidates rank by the unfiltered logits, and their probabilities are those at a
+    /// temperature of 0.6: a greedy target accepts the best candidate more often, and the others
+    /// less often, than the drafter's probabilities at temperature 1 say. Coupled candidates rank
+    /// by their perturbed scores, and their probabilities are shares among the best few.
     ///
     /// # Errors
     /// The same as [`Sampler::distribution`].
@@ -127,8 +128,8 @@ impl<'a> Sampler<'a> {
         Ok(best.into_iter().map(|(token, score)| (token, score - mass.ln())).collect())
     }
 
-    /// Returns the tokens of [`Sampler::candidates`]. Without their probabilities, it reads only what
-    /// [`Sampling::best_tokens_use`] says.
+    /// Returns the tokens of [`Sampler::candidates`]. Without their probabilities, it reads only
+    /// what [`Sampling::best_tokens_use`] says.
     ///
     /// # Errors
     /// The same as [`Sampler::distribution`].
@@ -161,7 +162,8 @@ impl<'a> Sampler<'a> {
         self.penalties.is_none() && self.constraint.is_none()
     }
 
-    /// Applies bias, penalties and constraint, and checks the logits. `needed` is what is read of the row.
+    /// Applies bias, penalties and constraint, and checks the logits. `needed` is what is read of
+    /// the row.
     fn row<'l>(
         &self,
         logits: RowLogits<'l>,
@@ -321,7 +323,8 @@ mod tests {
                 Sampler::new(&greedy, &[0, 3, 1, 1], 2).distribution(&logits, &tree, at).unwrap();
             assert_eq!(found, Distribution::point(4));
         }
-        // Each option alone reads only the part of the prefix that it needs, and has the same effect.
+        // Each option alone reads only the part of the prefix that it needs, and has the same
+        // effect.
         let alone = [
             (
                 Sampling {
@@ -401,7 +404,8 @@ mod tests {
         tree.push(None, 0);
         let one = tree.push(None, 1);
         let below = tree.push(Some(one), 2);
-        // The answer 1 makes the sum 2, so 1 and 4 are forbidden after it, and so is what follows 1.
+        // The answer 1 makes the sum 2, so 1 and 4 are forbidden after it, and so is what follows
+        // 1.
         let table: [(_, &[TokenId]); 4] = [
             (None, &[0, 2, 3, 5]),
             (Some(0), &[1, 2, 4, 5]),

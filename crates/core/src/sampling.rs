@@ -11,9 +11,9 @@ pub enum Verification {
     /// Rejection sampling: exactly the target's distribution. One token is tested after another.
     #[default]
     Rejection,
-    /// Block verification (Sun et al. 2024, arXiv 2403.10444): exactly the target's distribution. Drafts are
-    /// tested as a whole, which accepts more tokens. Methods that verify parts of drafts use
-    /// [`Rejection`](Self::Rejection) instead.
+    /// Block verification (Sun et al. 2024, arXiv 2403.10444): exactly the target's distribution.
+    /// Drafts are tested as a whole, which accepts more tokens. Methods that verify parts of drafts
+    /// use [`Rejection`](Self::Rejection) instead.
     Block,
     /// Target and drafter share Gumbel noise keyed by position and token (Daliri et al. 2024, arXiv
     /// 2408.07978): exactly the tokens of autoregressive decoding with the same seed.
@@ -215,8 +215,8 @@ impl SamplingOptions {
     /// Checks the ranges of the options, and that they fit a vocabulary.
     ///
     /// # Errors
-    /// The same as [`SamplingOptions::validate`], and [`SamplingError::BiasToken`] if a bias is for a token
-    /// outside the vocabulary.
+    /// The same as [`SamplingOptions::validate`], and [`SamplingError::BiasToken`] if a bias is for
+    /// a token outside the vocabulary.
     pub fn validate_for(&self, vocab_size: usize) -> Result<(), SamplingError> {
         self.validate()?;
         match self.logit_bias.last_key_value() {
@@ -254,10 +254,11 @@ impl Sampling {
         self.repetition_penalty != 1.0 || counts_generated || !self.logit_bias.is_empty()
     }
 
-    /// Returns what [`Sampler::distribution`](crate::Sampler::distribution) reads of a row over so many tokens.
+    /// Returns what [`Sampler::distribution`](crate::Sampler::distribution) reads of a row over so
+    /// many tokens.
     ///
-    /// Greedy rows are their best token, and the other filters apply to the tokens that top-k keeps. Everything else reads
-    /// all logits.
+    /// Greedy rows are their best token, and the other filters apply to the tokens that top-k
+    /// keeps. Everything else reads all logits.
     #[must_use]
     pub fn row_use(&self, tokens: usize) -> RowUse {
         match self.top_k {
@@ -268,14 +269,16 @@ impl Sampling {
         }
     }
 
-    /// Returns what [`Sampler::candidates`](crate::Sampler::candidates) reads of a row over so many tokens, for any number
-    /// of candidates. The probabilities of greedy candidates are shares of all tokens.
+    /// Returns what [`Sampler::candidates`](crate::Sampler::candidates) reads of a row over so many
+    /// tokens, for any number of candidates. The probabilities of greedy candidates are shares of
+    /// all tokens.
     #[must_use]
     pub fn candidates_use(&self, tokens: usize) -> RowUse {
         if self.temperature == 0.0 { RowUse::Full } else { self.row_use(tokens) }
     }
 
-    /// Returns what [`Sampler::confidence`](crate::Sampler::confidence) reads of a row over so many tokens.
+    /// Returns what [`Sampler::confidence`](crate::Sampler::confidence) reads of a row over so many
+    /// tokens.
     #[must_use]
     pub fn confidence_use(&self, tokens: usize) -> RowUse {
         match self.reads_all_logits() {
@@ -284,7 +287,8 @@ impl Sampling {
         }
     }
 
-    /// Returns what [`Sampler::best_tokens`](crate::Sampler::best_tokens) reads of a row over so many tokens.
+    /// Returns what [`Sampler::best_tokens`](crate::Sampler::best_tokens) reads of a row over so
+    /// many tokens.
     #[must_use]
     pub fn best_tokens_use(&self, width: usize, tokens: usize) -> RowUse {
         let keeps_all = self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0;

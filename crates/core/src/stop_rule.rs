@@ -8,12 +8,13 @@ pub const CONFIDENCE_CLASSES: usize = 8;
 /// The least confidences of all classes but the first.
 const LEAST: [f32; CONFIDENCE_CLASSES - 1] = [0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97];
 
-/// Where a chain of draft tokens stops before its largest length: after the first token that the target is unlikely to
-/// accept together with all tokens before it.
+/// Where a chain of draft tokens stops before its largest length: after the first token that the
+/// target is unlikely to accept together with all tokens before it.
 ///
 /// A drafter's confidence in a token is the probability of its best token at that position
-/// ([`Sampler::confidence`](crate::Sampler::confidence)). It does not depend on which token was drawn. So whether a chain
-/// goes on depends only on the tokens before, and verification stays exact.
+/// ([`Sampler::confidence`](crate::Sampler::confidence)). It does not depend on which token was
+/// drawn. So whether a chain goes on depends only on the tokens before, and verification stays
+/// exact.
 ///
 /// ```
 /// use forerun_core::StopRule;
@@ -27,11 +28,11 @@ const LEAST: [f32; CONFIDENCE_CLASSES - 1] = [0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRule {
-    /// How often the target accepts a token if it has accepted those before it, in thousandths, by the class of the drafter's
-    /// confidence.
+    /// How often the target accepts a token if it has accepted those before it, in thousandths, by
+    /// the class of the drafter's confidence.
     pub acceptance: [u16; CONFIDENCE_CLASSES],
-    /// The least probability, in thousandths, with which the target accepts all tokens of a chain that goes on. A chain
-    /// never stops by itself if it is 0.
+    /// The least probability, in thousandths, with which the target accepts all tokens of a chain
+    /// that goes on. A chain never stops by itself if it is 0.
     pub least: u16,
 }
 

@@ -1,5 +1,5 @@
-//! Block verification and token-by-token verification of the same drafts, with all random outcomes enumerated:
-//! chains and trees on small vocabularies.
+//! Block verification and token-by-token verification of the same drafts, with all random outcomes
+//! enumerated: chains and trees on small vocabularies.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -73,8 +73,8 @@ impl World {
         Distribution::from_weights(tokens.map(|token| (token, weight(self.seed, path, token))))
     }
 
-    /// Draws a draft after the empty prefix, with `branching[d]` children for each node of depth `d`. Returns it
-    /// with the target's rows.
+    /// Draws a draft after the empty prefix, with `branching[d]` children for each node of depth
+    /// `d`. Returns it with the target's rows.
     fn draft(
         &self,
         branching: &[usize],
@@ -128,8 +128,8 @@ impl World {
         })
     }
 
-    /// Returns the largest deviation from the target's joint distribution of as many tokens as a round can
-    /// commit.
+    /// Returns the largest deviation from the target's joint distribution of as many tokens as a
+    /// round can commit.
     fn deviation(&self, branching: &[usize], rule: Rule) -> f64 {
         let rounds = self.rounds(branching, rule);
         let total: f64 = rounds.iter().map(|(_, weight)| weight).sum();

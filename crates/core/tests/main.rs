@@ -1,4 +1,5 @@
-//! Sampling and verification. All tests are one program, because each program takes seconds to link.
+//! Sampling and verification. All tests are one program, because each program takes seconds to
+//! link.
 
 mod block_verification;
 mod sampling_parity;

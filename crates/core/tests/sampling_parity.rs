@@ -103,7 +103,8 @@ fn check(draws: &mut Draws, len: usize) {
             assert_eq!(row.as_point(), Some(token), "{case}");
         } else {
             for (token, &probability) in (0..).zip(&exact) {
-                // An exponent of up to 80 is rounded to 24 bits a few times. Smaller weights vanish.
+                // An exponent of up to 80 is rounded to 24 bits a few times. Smaller weights
+                // vanish.
                 let error = (row.probability(token) - probability).abs();
                 assert!(error <= 2e-5 * probability + 1e-30, "token {token}, {case}");
             }

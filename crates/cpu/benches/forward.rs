@@ -1,5 +1,5 @@
-//! Whole forward passes of random models on one thread, for different numbers of rows and of past tokens.
-//! More past tokens make attention slower.
+//! Whole forward passes of random models on one thread, for different numbers of rows and of past
+//! tokens. More past tokens make attention slower.
 //!
 //! `cargo bench -p forerun-cpu --bench forward -- --quick`; without `--quick` it measures longer.
 

@@ -1,5 +1,5 @@
-//! Linear layers on one thread, for different weight types and numbers of rows, with weights in the CPU
-//! cache and in memory.
+//! Linear layers on one thread, for different weight types and numbers of rows, with weights in the
+//! CPU cache and in memory.
 //!
 //! `cargo bench -p forerun-cpu --bench linear -- --quick`; without `--quick` it measures longer.
 

@@ -1,5 +1,5 @@
-//! Reading and packing the weights of a random model, for different weight types, from a file in the page
-//! cache.
+//! Reading and packing the weights of a random model, for different weight types, from a file in
+//! the page cache.
 //!
 //! `cargo bench -p forerun-cpu --bench load -- --quick`; without `--quick` it measures longer.
 

@@ -1,12 +1,15 @@
-//! What the states of a hybrid cost: a Qwen3.5 of 170 million random parameters in bf16, with 2048 tokens in the cache.
+//! What the states of a hybrid cost: a Qwen3.5 of 170 million random parameters in bf16, with 2048
+//! tokens in the cache.
 //!
-//! * a verification round right after a rejection of all drafts, compared with one after a full acceptance;
+//! * a verification round right after a rejection of all drafts, compared with one after a full
+//!   acceptance;
 //! * a pass that keeps the state after each row, compared with one that keeps two;
 //! * a prompt of 2048 tokens.
 //!
-//! The compared passes have equally many rows and take turns. `cargo bench -p forerun-cpu --bench states`, or
-//! `just states`, prints medians and quartiles. `FORERUN_ROUNDS` sets the number of rounds (300 by default), and
-//! `FORERUN_THREADS` the number of threads (all processors by default).
+//! The compared passes have equally many rows and take turns.
+//! `cargo bench -p forerun-cpu --bench states`, or `just states`, prints medians and quartiles.
+//! `FORERUN_ROUNDS` sets the number of rounds (300 by default), and `FORERUN_THREADS` the number of
+//! threads (all processors by default).
 
 #![expect(clippy::unwrap_used, reason = "benches")]
 
@@ -30,10 +33,12 @@ const PAST: usize = 2048;
 const DRAFTED: usize = 4;
 /// The number of rounds after which the text is shortened again.
 const ROUNDS_IN_A_ROW: usize = 20;
-/// The number of rows of a pass that keeps only the states around the rows whose logits it computes.
+/// The number of rows of a pass that keeps only the states around the rows whose logits it
+/// computes.
 const LONG_PASS: usize = 33;
 
-/// Three layers with the gated delta rule to each with attention, and the proportions of the published models.
+/// Three layers with the gated delta rule to each with attention, and the proportions of the
+/// published models.
 fn config() -> Config {
     let is_qwen = |config: &Config| config.family == Family::Qwen35;
     let qwen = example_families().into_iter().find(is_qwen).unwrap();

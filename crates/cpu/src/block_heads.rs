@@ -1,4 +1,5 @@
-//! The heads after a block drafter's layers on a team (DSpark, DFlash 2). See [`BlockHeads`] for what they compute.
+//! The heads after a block drafter's layers on a team (DSpark, DFlash 2). See [`BlockHeads`] for
+//! what they compute.
 
 use crate::kernels::{Activations, NormWeights, PackedMatrix, linear, norm_rows};
 use crate::team::Team;
@@ -145,8 +146,8 @@ impl CpuBlockHeads {
         normed
     }
 
-    /// Returns the latent vectors of positions with these normed hidden states and embeddings: `[hidden]` and `[rank]`
-    /// for each.
+    /// Returns the latent vectors of positions with these normed hidden states and embeddings:
+    /// `[hidden]` and `[rank]` for each.
     fn latents(
         &mut self,
         positions: &[BlockPosition<'_>],
@@ -217,8 +218,8 @@ impl CpuBlockHeads {
         biases.chunks_exact(outputs).map(of_vocabulary).collect()
     }
 
-    /// Returns what a selector adds to the logits of the candidates of each position: `[candidates]` for each. `None`
-    /// without a selector.
+    /// Returns what a selector adds to the logits of the candidates of each position:
+    /// `[candidates]` for each. `None` without a selector.
     fn candidate_biases(
         &mut self,
         positions: &[BlockPosition<'_>],

@@ -1,10 +1,11 @@
 //! Measures the ceiling of drafters that draft several tokens in one pass.
 //!
-//! Such a drafter does not see the tokens that are sampled between the text and the place that it drafts
-//! for. At best it knows the target's marginal distribution of that place: the mean of the target's
-//! distributions after all texts that may come between, weighted by their probability. The overlap of this
-//! mean with the target's distribution after one of them is the highest acceptance rate that it can reach
-//! by rejection sampling, up to the small gain of a proposal that is not the mean.
+//! Such a drafter does not see the tokens that are sampled between the text and the place that it
+//! drafts for. At best it knows the target's marginal distribution of that place: the mean of the
+//! target's distributions after all texts that may come between, weighted by their probability. The
+//! overlap of this mean with the target's distribution after one of them is the highest acceptance
+//! rate that it can reach by rejection sampling, up to the small gain of a proposal that is not the
+//! mean.
 
 use crate::team::Team;
 use crate::transformer::Transformer;
@@ -23,7 +24,8 @@ pub struct CeilingOptions {
     /// The number of places after the text. At the first one, the overlap is 1.
     pub places: usize,
     /// The number of continuations that are sampled after a text, at least two. The marginal of a
-    /// continuation is the mean over all others, which makes the result slightly too low for few of them.
+    /// continuation is the mean over all others, which makes the result slightly too low for few of
+    /// them.
     pub continuations: usize,
     /// The sampling temperature, above 0.
     pub temperature: f64,
@@ -46,7 +48,8 @@ impl CeilingProbe {
     /// Creates a probe of a target.
     ///
     /// # Panics
-    /// If there is no place, there are fewer than two continuations, or the temperature is not above 0.
+    /// If there is no place, there are fewer than two continuations, or the temperature is not
+    /// above 0.
     #[must_use]
     pub fn new(weights: Arc<Weights>, team: &Arc<Team>, options: CeilingOptions) -> Self {
         assert!(options.places > 0 && options.continuations > 1 && options.temperature > 0.0);
@@ -62,8 +65,8 @@ impl CeilingProbe {
     /// Samples continuations of a text and adds their overlaps.
     ///
     /// # Errors
-    /// If the text and its continuations are longer than the model's context, or a token is not in its
-    /// vocabulary.
+    /// If the text and its continuations are longer than the model's context, or a token is not in
+    /// its vocabulary.
     pub fn measure(&mut self, text: &[TokenId]) -> Result<(), ModelError> {
         let mut tree = TokenTree::default();
         // The continuations' last nodes, with the number of continuations that end there.
@@ -97,8 +100,8 @@ impl CeilingProbe {
         self.model.release(SEQUENCE);
     }
 
-    /// Returns the mean overlap at each place, and its standard error. They are NaN if no text, or a
-    /// single one, was measured.
+    /// Returns the mean overlap at each place, and its standard error. They are NaN if no text, or
+    /// a single one, was measured.
     #[must_use]
     pub fn overlaps(&self) -> Vec<(f64, f64)> {
         let mean_and_error = |values: &Vec<f64>| {

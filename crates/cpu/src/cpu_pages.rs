@@ -21,8 +21,8 @@ pub struct CpuPages {
 /// The storages that have been dropped and still exist on other members.
 pub(crate) type DroppedStorages = Arc<Mutex<Vec<u32>>>;
 
-/// The other members' parts of a storage: pages of the same numbers with other heads. What happens to these pages is
-/// noted, for the message of the next pass.
+/// The other members' parts of a storage: pages of the same numbers with other heads. What happens
+/// to these pages is noted, for the message of the next pass.
 pub(crate) struct Mirror {
     storage: u32,
     operations: Vec<PageOperation>,
@@ -32,7 +32,8 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    /// Creates the other members' parts of the storage with this number. `bytes` are those of their pages and states.
+    /// Creates the other members' parts of the storage with this number. `bytes` are those of their
+    /// pages and states.
     pub(crate) fn new(storage: u32, bytes: (usize, usize), dropped: DroppedStorages) -> Self {
         Self { storage, operations: Vec::new(), bytes, dropped }
     }
@@ -49,7 +50,8 @@ pub(crate) fn take_dropped(storages: &DroppedStorages) -> Vec<u32> {
     std::mem::take(&mut storages.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// What a layer keeps. A layer with a recurrent mixer, or without keys of its own, has keys and values of no heads.
+/// What a layer keeps. A layer with a recurrent mixer, or without keys of its own, has keys and
+/// values of no heads.
 pub(crate) struct LayerCache {
     pub(crate) keys_values: KeysValues,
     pub(crate) states: Option<RecurrentStates>,
@@ -75,8 +77,8 @@ impl CpuPages {
         Self { mirror: Some(mirror), ..self }
     }
 
-    /// Returns the storage's number, and what has happened to its pages since the last call, if other members have
-    /// parts of it.
+    /// Returns the storage's number, and what has happened to its pages since the last call, if
+    /// other members have parts of it.
     pub(crate) fn take_operations(&mut self) -> Option<(u32, Vec<PageOperation>)> {
         let mirror = self.mirror.as_mut()?;
         Some((mirror.storage, std::mem::take(&mut mirror.operations)))

@@ -111,7 +111,8 @@ pub enum SpeculatorWeights {
 }
 
 impl SpeculatorWeights {
-    /// Returns the memory that a drafter needs at least, in bytes, as [`Weights::least_memory`] does.
+    /// Returns the memory that a drafter needs at least, in bytes, as [`Weights::least_memory`]
+    /// does.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -146,7 +147,8 @@ impl SpeculatorWeights {
     /// Reads and packs a drafter. `target` must be the target that it was opened for.
     ///
     /// # Errors
-    /// When a tensor is missing, unexpected, or has the wrong dtype or shape, or a value is not finite.
+    /// When a tensor is missing, unexpected, or has the wrong dtype or shape, or a value is not
+    /// finite.
     pub fn load(
         speculator: &Speculator,
         target: &Weights,

@@ -1,9 +1,9 @@
-//! Measures the error of computing layers in groups: the similarity of approximate rows' states to the
-//! exact ones (EasySpec, table 5), and the overlap of their distributions.
+//! Measures the error of computing layers in groups: the similarity of approximate rows' states to
+//! the exact ones (EasySpec, table 5), and the overlap of their distributions.
 //!
 //! A text is processed in rounds, as in drafting. The first row of a round is exact, as after
-//! calibration. The rows after it are approximate, with an exact prefix. All strategies get the same
-//! rows.
+//! calibration. The rows after it are approximate, with an exact prefix. All strategies get the
+//! same rows.
 
 use crate::quality::LogProbabilities;
 use crate::team::Team;
@@ -23,8 +23,8 @@ const SEQUENCE: SequenceId = SequenceId(0);
 pub struct Strategy {
     /// The groups of layers.
     pub groups: LayerGroups,
-    /// Whether the MLPs also read the group's hidden state. Drafters do not do this, because it loses
-    /// more than it gains.
+    /// Whether the MLPs also read the group's hidden state. Drafters do not do this, because it
+    /// loses more than it gains.
     pub whole_layers: bool,
 }
 
@@ -232,7 +232,8 @@ impl LayerProbe {
         self.target.as_ref().map(|_| self.exact_acceptance / self.rows as f64)
     }
 
-    /// Returns the strategies' results, in the order of the strategies. They are NaN without any rows.
+    /// Returns the strategies' results, in the order of the strategies. They are NaN without any
+    /// rows.
     #[must_use]
     pub fn scores(&self) -> Vec<StrategyScore> {
         let rows = self.rows as f64;
@@ -270,8 +271,8 @@ impl StrategySums {
     }
 }
 
-/// Returns the sum of `Σ min(p, q)` over all rows, and the number of rows with the same most probable
-/// token in both.
+/// Returns the sum of `Σ min(p, q)` over all rows, and the number of rows with the same most
+/// probable token in both.
 fn overlap(a: &[f32], b: &[f32], vocab_size: usize) -> (f64, usize) {
     let rows = a.chunks_exact(vocab_size).zip(b.chunks_exact(vocab_size));
     rows.map(|(a, b)| (LogProbabilities::of(a), LogProbabilities::of(b)))

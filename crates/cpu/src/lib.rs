@@ -1,8 +1,8 @@
 //! The CPU as a device: kernels, teams of threads, packed weights and forward passes.
 //!
-//! A [`Team`] is a device: a set of cores with one thread each. [`Transformer`] and [`CpuHeads`] compute
-//! models on it. This crate may use threads and processor instructions. It has no notion of files,
-//! drafting, verification or scheduling.
+//! A [`Team`] is a device: a set of cores with one thread each. [`Transformer`] and [`CpuHeads`]
+//! compute models on it. This crate may use threads and processor instructions. It has no notion of
+//! files, drafting, verification or scheduling.
 
 mod block_heads;
 pub mod ceiling;

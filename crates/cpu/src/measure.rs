@@ -1,5 +1,5 @@
-//! Measures the machine's speed at the operations of decoding: reading memory, and linear layers with
-//! few rows.
+//! Measures the machine's speed at the operations of decoding: reading memory, and linear layers
+//! with few rows.
 //!
 //! Linear layers alternate between copies of their weights that do not fit in the CPU's caches. The
 //! results then apply to models in memory.
@@ -37,7 +37,8 @@ impl BandwidthProbe {
         Self { words: (0..PROBE_BYTES as u64 / 8).collect() }
     }
 
-    /// Reads the memory once with all threads of the team. Returns the bandwidth in bytes per second.
+    /// Reads the memory once with all threads of the team. Returns the bandwidth in bytes per
+    /// second.
     #[must_use]
     pub fn read(&self, team: &Team) -> f64 {
         let total = AtomicU64::new(0);
@@ -96,7 +97,8 @@ pub struct LinearProbe {
     out: Vec<f32>,
 }
 
-/// The most copies of a layer. Very small ones need more to exceed the caches, but nobody measures their bandwidth.
+/// The most copies of a layer. Very small ones need more to exceed the caches, but nobody measures
+/// their bandwidth.
 const MOST_COPIES: usize = 4096;
 
 impl LinearProbe {
@@ -140,7 +142,8 @@ impl LinearProbe {
         self.copies[0].bytes()
     }
 
-    /// Runs the layer on `rows` rows with the next copy of its weights. Returns the time in seconds.
+    /// Runs the layer on `rows` rows with the next copy of its weights. Returns the time in
+    /// seconds.
     pub fn run(&mut self, team: &Team, rows: usize) -> f64 {
         let weights = &self.copies[self.next % self.copies.len()];
         self.next += 1;

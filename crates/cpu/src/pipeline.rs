@@ -2,13 +2,13 @@
 //! parallelism), and a drafter that alternates between the first device and the last.
 //!
 //! *PEARL: Parallel Speculative Decoding with Adaptive Draft Length*, Liu et al. 2024, arXiv
-//! 2408.11850, appendix G. While the target runs on its first devices, the drafter runs on the last one.
-//! While the target runs on the last device, the drafter runs on the first.
+//! 2408.11850, appendix G. While the target runs on its first devices, the drafter runs on the last
+//! one. While the target runs on the last device, the drafter runs on the first.
 //!
-//! The devices share memory, so nothing is partitioned explicitly. A stage accesses only the weights and
-//! cache entries of its own layers. The drafter has a single cache: the hardware transfers entries that
-//! another device has written when they are read. Every layer is computed exactly as on a single device,
-//! so the results are bit-identical.
+//! The devices share memory, so nothing is partitioned explicitly. A stage accesses only the
+//! weights and cache entries of its own layers. The drafter has a single cache: the hardware
+//! transfers entries that another device has written when they are read. Every layer is computed
+//! exactly as on a single device, so the results are bit-identical.
 
 use crate::cpu_pages::CpuPages;
 use crate::team::Team;
@@ -28,8 +28,8 @@ pub trait ExclusiveDevice {
     /// Returns whether the device is neither in use nor waited for.
     fn is_free(&self) -> bool;
 
-    /// Waits until the device is free, and then calls `work` once on the calling thread. Nothing else
-    /// uses the device during the call.
+    /// Waits until the device is free, and then calls `work` once on the calling thread. Nothing
+    /// else uses the device during the call.
     fn run_exclusive(&self, work: &mut dyn FnMut());
 }
 
@@ -63,8 +63,8 @@ struct Stage {
 }
 
 impl PipelineParallelModel {
-    /// Splits a model into one stage per device, so that the largest stage is as small as possible: in the bytes that a
-    /// pass over one row reads. The last stage also computes the head.
+    /// Splits a model into one stage per device, so that the largest stage is as small as possible:
+    /// in the bytes that a pass over one row reads. The last stage also computes the head.
     ///
     /// # Errors
     /// [`PipelineError`] if there are more devices than layers.
@@ -80,7 +80,8 @@ impl PipelineParallelModel {
         if stages > n_layers {
             return Err(PipelineError { n_layers, stages });
         }
-        // What a pass over one row reads: a row of the embedding, and the experts that the row chooses.
+        // What a pass over one row reads: a row of the embedding, and the experts that the row
+        // chooses.
         let layers = weights.layers(0..n_layers).iter().map(|layer| layer.bytes_read(1)).collect();
         let sizes = LayerSizes { layers, first: 0, last: weights.head.bytes() };
         let stage = |(layers, device): (Range<usize>, Box<dyn ExclusiveDevice>)| {
@@ -119,8 +120,9 @@ pub(crate) struct LayerSizes {
 }
 
 impl LayerSizes {
-    /// Divides the layers into stages so that the largest stage is as small as possible. `cuts` are the layers with which a
-    /// stage other than the first may begin: at least `stages - 1`, in ascending order.
+    /// Divides the layers into stages so that the largest stage is as small as possible. `cuts` are
+    /// the layers with which a stage other than the first may begin: at least `stages - 1`, in
+    /// ascending order.
     ///
     /// The fullest device decides whether a model fits. Dynamic programming over the cuts is exact,
     /// also where layers must stay together; filling stages one by one is not.
@@ -162,8 +164,8 @@ struct Division {
     cost: DivisionCost,
 }
 
-/// The size of the largest stage, and the sum of the squares of all sizes: of two divisions with the same largest stage, the more
-/// even one is better.
+/// The size of the largest stage, and the sum of the squares of all sizes: of two divisions with
+/// the same largest stage, the more even one is better.
 type DivisionCost = (usize, u128);
 
 impl Division {
@@ -230,7 +232,8 @@ struct DeviceModel {
 }
 
 impl AlternatingModel {
-    /// Creates a model on two devices: the first and the last of those that hold another model's layers.
+    /// Creates a model on two devices: the first and the last of those that hold another model's
+    /// layers.
     #[must_use]
     pub fn new(weights: &Arc<Weights>, [first, last]: [Box<dyn ExclusiveDevice>; 2]) -> Self {
         let on_device = |device: Box<dyn ExclusiveDevice>| {

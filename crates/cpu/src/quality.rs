@@ -1,5 +1,5 @@
-//! Measures how well models predict tokens, and how far their distributions are from those of the first
-//! model. The other models are the same model in another weight type, or its drafters.
+//! Measures how well models predict tokens, and how far their distributions are from those of the
+//! first model. The other models are the same model in another weight type, or its drafters.
 
 use crate::team::Team;
 use crate::transformer::Transformer;
@@ -54,7 +54,8 @@ struct QualitySums {
 }
 
 impl QualityProbe {
-    /// Creates a probe of models with these weights, which share a team. The first is the reference.
+    /// Creates a probe of models with these weights, which share a team. The first is the
+    /// reference.
     #[must_use]
     pub fn new(weights: impl IntoIterator<Item = Arc<Weights>>, team: &Arc<Team>) -> Self {
         let model = |weights| CachedTransformer::new(Transformer::new(weights, Arc::clone(team)));
@@ -62,8 +63,8 @@ impl QualityProbe {
         Self { sums: vec![QualitySums::default(); models.len()], models, tokens: 0 }
     }
 
-    /// Scores the models' predictions of all tokens of a window except the first, each from the tokens
-    /// before it.
+    /// Scores the models' predictions of all tokens of a window except the first, each from the
+    /// tokens before it.
     ///
     /// # Errors
     /// If the window is longer than a model's context, or a token is not in its vocabulary.
@@ -111,7 +112,8 @@ impl QualityProbe {
         self.tokens
     }
 
-    /// Returns the models' qualities, in the order of the models. They are NaN if no token was scored.
+    /// Returns the models' qualities, in the order of the models. They are NaN if no token was
+    /// scored.
     #[must_use]
     pub fn qualities(&self) -> Vec<Quality> {
         let tokens = self.tokens as f64;

@@ -4,8 +4,8 @@ use crate::cpu_pages::CpuPages;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_model::{CachedTransformer, Forward};
 
-/// Returns the tokens and the tree of a sequence's cache, and the bits of each layer's keys and values,
-/// slot by slot. Tests compare caches with it.
+/// Returns the tokens and the tree of a sequence's cache, and the bits of each layer's keys and
+/// values, slot by slot. Tests compare caches with it.
 #[must_use]
 pub fn snapshot<F: Forward<Storage = CpuPages>>(
     model: &CachedTransformer<F>,

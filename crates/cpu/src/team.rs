@@ -1,17 +1,18 @@
 //! The thread pool of a device group: pinned threads that execute one function together.
 //!
-//! The thread that calls [`Team::run`] is member 0, the leader. The other members are helper threads.
-//! A helper spins for some microseconds while it waits for work, because the next kernel usually
-//! follows at once, and then parks. So an idle team costs nothing and does not disturb other load.
+//! The thread that calls [`Team::run`] is member 0, the leader. The other members are helper
+//! threads. A helper spins for some microseconds while it waits for work, because the next kernel
+//! usually follows at once, and then parks. So an idle team costs nothing and does not disturb
+//! other load.
 //!
-//! [`Team::for_each_piece`] balances load by work stealing: a member that has finished its own pieces
-//! takes pieces from the others, so that one slow core does not hold up the whole team.
+//! [`Team::for_each_piece`] balances load by work stealing: a member that has finished its own
+//! pieces takes pieces from the others, so that one slow core does not hold up the whole team.
 //!
-//! On a busy machine a helper may not be scheduled for milliseconds. So helpers *join* such a run: the
-//! leader takes all pieces that nobody has taken, and waits only for helpers that are in the middle of a
-//! piece. If it has to wait for long, a helper has lost its core, and the leader works alone for a while
-//! (`solo.rs`). If threads wait for their cores for much of the time, the team is smaller for a while
-//! (`preferred_cores.rs`).
+//! On a busy machine a helper may not be scheduled for milliseconds. So helpers *join* such a run:
+//! the leader takes all pieces that nobody has taken, and waits only for helpers that are in the
+//! middle of a piece. If it has to wait for long, a helper has lost its core, and the leader works
+//! alone for a while (`solo.rs`). If threads wait for their cores for much of the time, the team is
+//! smaller for a while (`preferred_cores.rs`).
 //!
 //! Teams that work at the same time may help each other with their idle cores (`lent_cores.rs`).
 
@@ -117,7 +118,8 @@ pub enum TeamError {
 struct Shared {
     /// Number of the current run; helpers start to work when it changes.
     run: AtomicUsize,
-    /// The current run. The leader writes it while no helper is inside. Helpers read it while they are.
+    /// The current run. The leader writes it while no helper is inside. Helpers read it while they
+    /// are.
     current: UnsafeCell<Option<Run>>,
     /// The number of helpers inside the current run, plus [`OPEN`] while they may enter.
     inside: AtomicUsize,
@@ -139,8 +141,8 @@ struct Run {
     leader: Thread,
 }
 
-// SAFETY: every field except `current` is `Sync`, and `inside` orders all access to `current` as the field's
-// documentation describes.
+// SAFETY: every field except `current` is `Sync`, and `inside` orders all access to `current` as
+// the field's documentation describes.
 unsafe impl Sync for Shared {}
 
 impl Team {
@@ -191,8 +193,8 @@ impl Team {
         Ok(team)
     }
 
-    /// Creates a team with one member per core, each pinned to its core. The calling thread is pinned
-    /// to the first core.
+    /// Creates a team with one member per core, each pinned to its core. The calling thread is
+    /// pinned to the first core.
     ///
     /// # Errors
     /// [`TeamError`] if a core does not exist or may not be used, or a thread cannot be started.
@@ -208,9 +210,9 @@ impl Team {
         Ok(team)
     }
 
-    /// Creates a team with one member per core. The members, of which the calling thread is the first, keep
-    /// to their cores as long as no other load needs these; then the system places them. Also if the system
-    /// refuses a core, or does not say how long threads wait.
+    /// Creates a team with one member per core. The members, of which the calling thread is the
+    /// first, keep to their cores as long as no other load needs these; then the system places
+    /// them. Also if the system refuses a core, or does not say how long threads wait.
     ///
     /// # Errors
     /// [`TeamError::Spawn`] if a thread cannot be started.
@@ -236,9 +238,9 @@ impl Team {
         let _ = cores;
     }
 
-    /// Creates one of several teams that help each other with their idle cores. The team's members keep to its
-    /// cores as those of [`Team::preferring`] do. Mark the time in which the team has work with
-    /// [`Team::start_work`].
+    /// Creates one of several teams that help each other with their idle cores. The team's members
+    /// keep to its cores as those of [`Team::preferring`] do. Mark the time in which the team has
+    /// work with [`Team::start_work`].
     ///
     /// # Errors
     /// [`TeamError::Spawn`] if a thread cannot be started.
@@ -265,8 +267,9 @@ impl Team {
         Ok(team)
     }
 
-    /// Marks the time in which the team has work and needs its own cores: until the result is dropped. In the
-    /// rest of the time other teams may use them. No effect on a team that does not lend.
+    /// Marks the time in which the team has work and needs its own cores: until the result is
+    /// dropped. In the rest of the time other teams may use them. No effect on a team that does not
+    /// lend.
     pub fn start_work(&self) -> AtWork<'_> {
         if let Some(lent) = &self.lent {
             lent.cores.start_work(lent.team);
@@ -278,8 +281,8 @@ impl Team {
         self.add_helper_by(number, move || core.map_or(Ok(()), pin_this_thread), || false)
     }
 
-    /// Adds a helper thread, which first calls `place`. While it waits for the next run and `yields()` is true, it lets other
-    /// threads have its core.
+    /// Adds a helper thread, which first calls `place`. While it waits for the next run and
+    /// `yields()` is true, it lets other threads have its core.
     fn add_helper_by(
         &mut self,
         number: usize,
@@ -320,15 +323,15 @@ impl Team {
         self.members() - self.lent.as_ref().map_or(0, |lent| lent.members)
     }
 
-    /// Returns the number of runs of the whole team so far, each of which ends with a barrier. Always
-    /// 0 for a team of one.
+    /// Returns the number of runs of the whole team so far, each of which ends with a barrier.
+    /// Always 0 for a team of one.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.shared.run.load(Ordering::Relaxed)
     }
 
-    /// Calls `work(member)` once on every member on the team's own cores and returns when all calls have
-    /// returned.
+    /// Calls `work(member)` once on every member on the team's own cores and returns when all calls
+    /// have returned.
     ///
     /// # Panics
     /// If a member panics: the panic resumes on the calling thread once all members have returned.
@@ -340,13 +343,13 @@ impl Team {
         self.lead(work, self.own_members(), Attendance::All);
     }
 
-    /// Executes one run with the first `members`; the calling thread must hold `leader_lock`. Returns how long
-    /// the leader waited for helpers after its own work.
+    /// Executes one run with the first `members`; the calling thread must hold `leader_lock`.
+    /// Returns how long the leader waited for helpers after its own work.
     fn lead(&self, work: &Work<'_>, members: usize, attendance: Attendance) -> Duration {
         let shared = &self.shared;
-        // SAFETY: only the lifetime changes. Helpers use the reference only while they are inside the
-        // run. This function neither returns nor unwinds (it catches the leader's own panic) before the
-        // run is closed and all helpers have left it.
+        // SAFETY: only the lifetime changes. Helpers use the reference only while they are inside
+        // the run. This function neither returns nor unwinds (it catches the leader's own panic)
+        // before the run is closed and all helpers have left it.
         let static_work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
         let run = Run { work: static_work, leader: thread::current() };
         // SAFETY: this thread is the leader. The last run is closed, and no helper is inside.
@@ -373,8 +376,8 @@ impl Team {
 
     /// Calls `work(member, piece)` once for every piece of `0..count`.
     ///
-    /// Each member that takes part starts with a contiguous range of pieces. A member that has finished its own
-    /// range takes pieces from the others.
+    /// Each member that takes part starts with a contiguous range of pieces. A member that has
+    /// finished its own range takes pieces from the others.
     pub fn for_each_piece(&self, count: usize, work: impl Fn(usize, usize) + Sync) {
         if self.helpers.is_empty() {
             return (0..count).for_each(|piece| work(0, piece));
@@ -403,8 +406,8 @@ impl Team {
         alone.after_run(waited);
     }
 
-    /// Returns how many members on cores of other teams should take part in a run with `count` pieces and
-    /// `own` members on the team's own cores.
+    /// Returns how many members on cores of other teams should take part in a run with `count`
+    /// pieces and `own` members on the team's own cores.
     fn lent_members(&self, leader: &mut Leader, own: usize, count: usize) -> usize {
         match &self.lent {
             // Members take part in the order of their numbers.
@@ -422,7 +425,8 @@ impl Team {
     }
 
     /// Splits `0..count` into one contiguous range per member, at multiples of `grain`, and calls
-    /// `work(range)` once for each range that is not empty. A range may be computed by another member.
+    /// `work(range)` once for each range that is not empty. A range may be computed by another
+    /// member.
     pub fn for_each_range(
         &self,
         count: usize,
@@ -494,9 +498,9 @@ enum Attendance {
     Optional,
 }
 
-/// The main loop of a helper: waits for a run after `seen`, takes part in it and repeats. Ends when the
-/// team stops, or when a run without work dismisses the helper. Returns the number of the run that ended
-/// the loop.
+/// The main loop of a helper: waits for a run after `seen`, takes part in it and repeats. Ends when
+/// the team stops, or when a run without work dismisses the helper. Returns the number of the run
+/// that ended the loop.
 fn helper_loop(
     shared: &Shared,
     number: usize,
@@ -513,7 +517,8 @@ fn helper_loop(
             // The others have done all the work.
             continue;
         }
-        // It may be a later run than the one that was seen. It cannot end as long as this helper is inside.
+        // It may be a later run than the one that was seen. It cannot end as long as this helper is
+        // inside.
         seen = shared.run.load(Ordering::Acquire);
         // SAFETY: this helper is inside the run.
         let current = unsafe { &*shared.current.get() };
@@ -531,8 +536,8 @@ fn helper_loop(
     }
 }
 
-/// Waits until there is a run after `seen` to which the helper is invited, or until the team stops. Between
-/// runs without it, it does not spin.
+/// Waits until there is a run after `seen` to which the helper is invited, or until the team stops.
+/// Between runs without it, it does not spin.
 fn wait_until_invited(shared: &Shared, number: usize, seen: usize, yields: &dyn Fn() -> bool) {
     let is_new = || shared.run.load(Ordering::Acquire) != seen;
     let is_called = || {
@@ -568,8 +573,8 @@ impl Drop for LeaveOnDrop<'_> {
     }
 }
 
-/// Spins for a while, then parks until `done()` is true. The thread that makes it true must unpark the
-/// waiting thread. Returns how long it took.
+/// Spins for a while, then parks until `done()` is true. The thread that makes it true must unpark
+/// the waiting thread. Returns how long it took.
 fn wait_until(done: impl Fn() -> bool) -> Duration {
     if done() {
         return Duration::ZERO;
@@ -607,7 +612,8 @@ fn pin_this_thread(core: usize) -> Result<(), TeamError> {
     pin(core).map_err(|error| TeamError::Pin { core, cause: error.into() })
 }
 
-/// Does nothing: threads are pinned on Linux only. Other systems' schedulers keep busy threads apart.
+/// Does nothing: threads are pinned on Linux only. Other systems' schedulers keep busy threads
+/// apart.
 #[cfg(not(target_os = "linux"))]
 fn pin_this_thread(_core: usize) -> Result<(), TeamError> {
     Ok(())

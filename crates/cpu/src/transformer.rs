@@ -48,7 +48,8 @@ pub struct Transformer {
     members: Option<Members>,
 }
 
-/// Buffers that are kept between passes, so that passes stop allocating once the buffers have grown.
+/// Buffers that are kept between passes, so that passes stop allocating once the buffers have
+/// grown.
 #[derive(Default)]
 struct Scratch {
     hidden: Vec<f32>,             // [rows, hidden]
@@ -109,7 +110,8 @@ impl Transformer {
         Self { weights, team, scratch, sub_teams, group_parallelism, features, members }
     }
 
-    /// Returns the same model, which computes together with the members that have the rest of the weights.
+    /// Returns the same model, which computes together with the members that have the rest of the
+    /// weights.
     #[must_use]
     pub(crate) fn with_members(self, members: Members) -> Self {
         Self { members: Some(members), ..self }
@@ -190,11 +192,12 @@ impl ForwardRest for Transformer {
 }
 
 impl Transformer {
-    /// Runs some of a pass's layers: the groups that begin within `layers`. Unless these are the first
-    /// layers, `hidden` must be the [`Transformer::hidden`] that the layers before them left.
+    /// Runs some of a pass's layers: the groups that begin within `layers`. Unless these are the
+    /// first layers, `hidden` must be the [`Transformer::hidden`] that the layers before them left.
     ///
     /// # Errors
-    /// [`Cancelled`] once all sequences are cancelled, which is checked before each group of layers.
+    /// [`Cancelled`] once all sequences are cancelled, which is checked before each group of
+    /// layers.
     pub(crate) fn run_layers(
         &mut self,
         pass: &Pass<'_>,
@@ -214,7 +217,8 @@ impl Transformer {
         Ok(())
     }
 
-    /// Starts a pass: with the embeddings of its tokens, or with the `hidden` states that earlier layers left.
+    /// Starts a pass: with the embeddings of its tokens, or with the `hidden` states that earlier
+    /// layers left.
     pub(crate) fn start(
         &mut self,
         pass: &Pass<'_>,
@@ -242,7 +246,8 @@ impl Transformer {
         }
     }
 
-    /// Computes the keys and values that all layers have of the tokens before a block, from the target's features.
+    /// Computes the keys and values that all layers have of the tokens before a block, from the
+    /// target's features.
     ///
     /// # Errors
     /// [`Cancelled`] once all sequences are cancelled, which is checked before each layer.
@@ -287,8 +292,8 @@ impl Transformer {
         Ok(())
     }
 
-    /// Completes a pass after its last layer: computes the logits of the output rows, and keeps the hidden states that are
-    /// read.
+    /// Completes a pass after its last layer: computes the logits of the output rows, and keeps the
+    /// hidden states that are read.
     pub(crate) fn finish(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) {
         let stores_normed = self.features == Some(FeatureSource::LastHidden);
         let rows = self.scratch.tree_mask.rows();
@@ -330,14 +335,14 @@ impl Transformer {
         self.weights.architecture().hidden_size
     }
 
-    /// Returns the hidden states of the last pass's rows after the last layer that ran, before any norm:
-    /// `[rows, hidden]`.
+    /// Returns the hidden states of the last pass's rows after the last layer that ran, before any
+    /// norm: `[rows, hidden]`.
     pub(crate) fn hidden(&self) -> &[f32] {
         &self.scratch.hidden
     }
 
-    /// Returns the hidden states of the last pass that are features and have no place in the storage:
-    /// `[numbers of layers, rows, hidden]`.
+    /// Returns the hidden states of the last pass that are features and have no place in the
+    /// storage: `[numbers of layers, rows, hidden]`.
     pub(crate) fn collected_features(&self) -> &[f32] {
         &self.scratch.collected_features
     }
@@ -347,8 +352,9 @@ impl Transformer {
         self.features = Some(features);
     }
 
-    /// Stores the rows' hidden states as features, if the hidden states after this number of layers are
-    /// part of the features. If the storage has no features, they are collected for another device.
+    /// Stores the rows' hidden states as features, if the hidden states after this number of layers
+    /// are part of the features. If the storage has no features, they are collected for another
+    /// device.
     fn store_features(&mut self, layers: usize, storage: &mut CpuPages) {
         let Some(FeatureSource::Layers(chosen)) = &self.features else { return };
         let Some(features) = storage.features_mut() else {
@@ -364,7 +370,8 @@ impl Transformer {
         }
     }
 
-    /// Prepares the inputs, RoPE tables and tree mask of the pass's rows. `hidden` replaces the inputs.
+    /// Prepares the inputs, RoPE tables and tree mask of the pass's rows. `hidden` replaces the
+    /// inputs.
     fn prepare(&mut self, pass: &Pass<'_>, hidden: Option<&[f32]>) {
         if let LayerOrder::Groups(groups) = pass.order {
             assert_eq!(groups.n_layers(), self.weights.n_layers(), "groups of all layers");
@@ -566,7 +573,8 @@ impl Transformer {
         }
         let tree_mask = &mut self.scratch.tree_mask;
         tree_mask.push_sequence(sequence.cache.table());
-        // A node's ancestors and itself are the nodes `0..=node` exactly if its depth is `node + 1`.
+        // A node's ancestors and itself are the nodes `0..=node` exactly if its depth is
+        // `node + 1`.
         let ends_chain = |node: Node| tree.depth(node) == node + 1;
         for node in sequence.held()..tree.len() {
             let mut upwards = std::iter::successors(Some(node), |&node| tree.parent(node));
@@ -588,8 +596,9 @@ impl Transformer {
         }
     }
 
-    /// Computes the first half of a group of layers (EasySpec, algorithm 2): the attention of all its
-    /// layers, each into its own block, from the same hidden state. Writes the rows' keys and values.
+    /// Computes the first half of a group of layers (EasySpec, algorithm 2): the attention of all
+    /// its layers, each into its own block, from the same hidden state. Writes the rows' keys and
+    /// values.
     fn attention_blocks(&mut self, layers: Range<usize>, storage: &mut CpuPages) {
         let Self { weights, team, scratch, sub_teams, group_parallelism, members, .. } = self;
         let Scratch {
@@ -629,16 +638,16 @@ impl Transformer {
         }
     }
 
-    /// Computes the second half of a group, layer by layer: adds attention and then the MLP to the hidden
-    /// state. A group of a single layer is therefore computed exactly.
+    /// Computes the second half of a group, layer by layer: adds attention and then the MLP to the
+    /// hidden state. A group of a single layer is therefore computed exactly.
     fn mlp_blocks(&mut self, layers: Range<usize>) {
         for (index, layer) in layers.enumerate() {
             self.finish_layer(index, layer);
         }
     }
 
-    /// Adds the attention of a layer, which is in the block with this index, to the hidden state, and then what its
-    /// MLP and its experts compute.
+    /// Adds the attention of a layer, which is in the block with this index, to the hidden state,
+    /// and then what its MLP and its experts compute.
     fn finish_layer(&mut self, index: usize, layer: usize) {
         let Self { weights, team, scratch, members, .. } = self;
         let Architecture { norm, factors, .. } = *weights.architecture();

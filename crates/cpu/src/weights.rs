@@ -26,7 +26,8 @@ pub struct Weights {
     architecture: Architecture,
     /// The part of the model that this process or thread computes, which is usually the whole.
     share: Share,
-    /// The layers as the share computes them. Those on another device have no attention and keep nothing.
+    /// The layers as the share computes them. Those on another device have no attention and keep
+    /// nothing.
     own_layers: Vec<Layer>,
     /// The packed layers. The others are on other devices.
     packed_layers: Range<usize>,
@@ -90,14 +91,15 @@ pub(crate) struct LayerWeights {
     /// How members share what they gather.
     pub(crate) widths: LayerWidths,
     pub(crate) attention_norm: PackedNorm,
-    /// The shape of the attention, with its window. It has no heads if the layer has a recurrent mixer.
+    /// The shape of the attention, with its window. It has no heads if the layer has a recurrent
+    /// mixer.
     pub(crate) shape: AttentionShape,
     /// The recurrent mixer, if the layer has one instead of attention.
     pub(crate) recurrent: Option<RecurrentWeights>,
     /// The index of the layer's position embedding, if it has one.
     pub(crate) rope: Option<usize>,
-    /// What attention or the mixer reads: `[(n_heads + 2 · n_kv_heads) · head_dim, inputs]` for attention without
-    /// gates and latent vectors.
+    /// What attention or the mixer reads: `[(n_heads + 2 · n_kv_heads) · head_dim, inputs]` for
+    /// attention without gates and latent vectors.
     pub(crate) qkv: Projection,
     pub(crate) latent: Option<PackedLatent>,
     pub(crate) qk_norms: Option<PackedQkNorms>,
@@ -163,7 +165,8 @@ impl LayerWeights {
         attention.chain(routers).chain(mlps).chain(own_input).chain(convs)
     }
 
-    /// Returns the number of bytes of weights that a pass over some rows reads, as [`Weights::bytes_read`] does.
+    /// Returns the number of bytes of weights that a pass over some rows reads, as
+    /// [`Weights::bytes_read`] does.
     pub(crate) fn bytes_read(&self, rows: usize) -> usize {
         let all: usize = self.matrices().map(PackedMatrix::bytes).sum();
         all - self.experts.as_ref().map_or(0, |experts| experts.unread_bytes(rows))
@@ -227,7 +230,8 @@ pub(crate) struct ExpertNorms {
     pub(crate) dense_output: NormWeights,
 }
 
-/// A linear layer as matrices whose outputs follow one another: one for each [`ProjectionPart`]. The matrices are either of one float type or all quantised.
+/// A linear layer as matrices whose outputs follow one another: one for each [`ProjectionPart`].
+/// The matrices are either of one float type or all quantised.
 pub(crate) struct Projection(Vec<PackedMatrix>);
 
 impl Projection {
@@ -344,7 +348,8 @@ impl WeightPacker<'_> {
     }
 }
 
-/// Tensors with the same inputs that are packed as one matrix, with their outputs one after another.
+/// Tensors with the same inputs that are packed as one matrix, with their outputs one after
+/// another.
 struct ProjectionPart<'a> {
     weight_type: WeightType,
     /// The type of the stored blocks, if they are packed as they are.
@@ -743,8 +748,8 @@ impl Weights {
         Self::load_with(checkpoint, ModelTypes::default(), &mut |_| ())
     }
 
-    /// Reads all tensors and packs the matrices in given types, on all cores. In addition to the packed
-    /// weights, this needs memory for a few rows only.
+    /// Reads all tensors and packs the matrices in given types, on all cores. In addition to the
+    /// packed weights, this needs memory for a few rows only.
     ///
     /// # Errors
     /// If a value is not finite.
@@ -755,7 +760,8 @@ impl Weights {
         Self::load_with(checkpoint, types.into(), &mut |_| ())
     }
 
-    /// Reads and packs all tensors, and reports progress. `on_layer` receives the number of layers packed so far.
+    /// Reads and packs all tensors, and reports progress. `on_layer` receives the number of layers
+    /// packed so far.
     ///
     /// # Errors
     /// If a value is not finite.
@@ -782,8 +788,9 @@ impl Weights {
         Self::pack(architecture, checkpoint, types, &part, on_layer)
     }
 
-    /// Reads and packs all tensors but those of the layers before `first_layer`, which are on another device. A
-    /// [`SplitModel`](forerun_model::SplitModel) computes the whole. The layers that `on_layer` receives include them.
+    /// Reads and packs all tensors but those of the layers before `first_layer`, which are on
+    /// another device. A [`SplitModel`](forerun_model::SplitModel) computes the whole. The layers
+    /// that `on_layer` receives include them.
     ///
     /// # Errors
     /// If the source lacks a tensor, or a value is not finite.
@@ -807,12 +814,13 @@ impl Weights {
         )
     }
 
-    /// Reads and packs the tensors of a pipeline stage, as [`Self::load_with`] does with all. The first stage has the
-    /// embedding, and the last one the head. `on_layer` receives the number of layers of the stage packed so far.
+    /// Reads and packs the tensors of a pipeline stage, as [`Self::load_with`] does with all. The
+    /// first stage has the embedding, and the last one the head. `on_layer` receives the number of
+    /// layers of the stage packed so far.
     ///
     /// # Errors
-    /// [`LoadError::Stages`] if the model cannot be split into so many stages; if a tensor is missing or a value is not
-    /// finite.
+    /// [`LoadError::Stages`] if the model cannot be split into so many stages; if a tensor is
+    /// missing or a value is not finite.
     pub fn load_stage(
         checkpoint: &Checkpoint,
         types: ModelTypes,
@@ -826,11 +834,12 @@ impl Weights {
         Self::pack(architecture, checkpoint, types, &part, on_layer)
     }
 
-    /// Returns the layers of a pipeline stage. They are chosen so that the largest stage has as few bytes of matrices as
-    /// possible.
+    /// Returns the layers of a pipeline stage. They are chosen so that the largest stage has as few
+    /// bytes of matrices as possible.
     ///
     /// # Errors
-    /// [`LoadError::Stages`] if the model cannot be split into so many stages; if a tensor is missing.
+    /// [`LoadError::Stages`] if the model cannot be split into so many stages; if a tensor is
+    /// missing.
     pub fn layers_of_stage(
         checkpoint: &Checkpoint,
         types: ModelTypes,
@@ -892,8 +901,8 @@ impl Weights {
         Self::least_memory_of_part(architecture, checkpoint, types, &part)
     }
 
-    /// Reads and packs the embedding and the head alone: what a drafter shares with a target that is on another device.
-    /// A model with them has no layers.
+    /// Reads and packs the embedding and the head alone: what a drafter shares with a target that
+    /// is on another device. A model with them has no layers.
     ///
     /// # Errors
     /// If a value is not finite.
@@ -905,8 +914,8 @@ impl Weights {
         Self::load_architecture(architecture, checkpoint, None, types)
     }
 
-    /// Reads the final norm alone: what a drafter that is a whole model shares with a target (PARD-2). A model with it has
-    /// no layers, no embedding and no head.
+    /// Reads the final norm alone: what a drafter that is a whole model shares with a target
+    /// (PARD-2). A model with it has no layers, no embedding and no head.
     ///
     /// # Errors
     /// If a value is not finite.
@@ -922,12 +931,12 @@ impl Weights {
         Self::pack(architecture, checkpoint, ModelTypes::default(), &part, &mut |_| ())
     }
 
-    /// Reads and packs the tensors of an architecture, which may share the embedding and the head of
-    /// `target`.
+    /// Reads and packs the tensors of an architecture, which may share the embedding and the head
+    /// of `target`.
     ///
     /// # Errors
-    /// When a tensor is missing, or has the wrong dtype or shape, a value is not finite, or the target is
-    /// missing.
+    /// When a tensor is missing, or has the wrong dtype or shape, a value is not finite, or the
+    /// target is missing.
     pub fn load_architecture(
         architecture: Architecture,
         source: &dyn TensorSource,
@@ -1113,8 +1122,9 @@ impl Weights {
         self.layers.iter().any(|layer| layer.recurrent.is_some())
     }
 
-    /// Returns the memory that a share of a model needs at least, in bytes: its packed weights, and one page of its
-    /// cache; also two states, the old one and the new one, if it has recurrent layers. Matrices that it shares with its target count as nothing.
+    /// Returns the memory that a share of a model needs at least, in bytes: its packed weights, and
+    /// one page of its cache; also two states, the old one and the new one, if it has recurrent
+    /// layers. Matrices that it shares with its target count as nothing.
     ///
     /// # Errors
     /// When a tensor is missing, or has the wrong dtype or shape.
@@ -1210,7 +1220,8 @@ impl Weights {
         self.cache_type
     }
 
-    /// Returns all matrices, also those that are shared with another model. A tied head is the embedding.
+    /// Returns all matrices, also those that are shared with another model. A tied head is the
+    /// embedding.
     fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let layers = self.layers.iter().flat_map(LayerWeights::matrices);
         let own_inputs =
@@ -1220,10 +1231,10 @@ impl Weights {
         layers.chain(whole)
     }
 
-    /// Returns the number of bytes of weights that a forward pass over some rows with logits reads: all weights
-    /// except an embedding that is not the head, the table of the layers' own inputs, and the experts that no row
-    /// chooses. Their number is the expected one for rows that choose at random ([`Experts::expected_distinct`]),
-    /// which is exact for one row.
+    /// Returns the number of bytes of weights that a forward pass over some rows with logits reads:
+    /// all weights except an embedding that is not the head, the table of the layers' own inputs,
+    /// and the experts that no row chooses. Their number is the expected one for rows that choose
+    /// at random ([`Experts::expected_distinct`]), which is exact for one row.
     #[must_use]
     pub fn bytes_read(&self, rows: usize) -> usize {
         let experts = self.layers.iter().filter_map(|layer| layer.experts.as_ref());
@@ -1237,7 +1248,8 @@ impl Weights {
         self.architecture.head == Head::Embedding
     }
 
-    /// Writes a token's embedding to `row`: `[hidden]`. A share writes those of its part of the vocabulary.
+    /// Writes a token's embedding to `row`: `[hidden]`. A share writes those of its part of the
+    /// vocabulary.
     pub(crate) fn embed(&self, token: TokenId, row: &mut [f32]) {
         match (token as usize).checked_sub(self.architecture.vocab_size) {
             None => {

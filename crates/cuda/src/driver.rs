@@ -99,12 +99,12 @@ pub(crate) trait Context: Debug + Send + Sync + 'static {
     /// Frees memory.
     ///
     /// # Safety
-    /// [`Context::allocate`] of this context has returned the address for this place, and no work that is not done
-    /// uses it.
+    /// [`Context::allocate`] of this context has returned the address for this place, and no work
+    /// that is not done uses it.
     unsafe fn free(&self, address: u64, place: Place);
 
-    /// Compiles a kernel, or loads `code` that an earlier call has returned for the same translation and the same
-    /// [`DeviceInfo::code_key`]. Returns the kernel and its code.
+    /// Compiles a kernel, or loads `code` that an earlier call has returned for the same
+    /// translation and the same [`DeviceInfo::code_key`]. Returns the kernel and its code.
     fn load(
         &self,
         translation: &Translation,
@@ -120,8 +120,8 @@ pub(crate) trait Context: Debug + Send + Sync + 'static {
     /// Starts an operation.
     ///
     /// # Safety
-    /// The memory that it names has so many bytes, and stays until the work is done. A kernel is of this context, and has
-    /// these parameters; what it reads and writes is within the spans.
+    /// The memory that it names has so many bytes, and stays until the work is done. A kernel is of
+    /// this context, and has these parameters; what it reads and writes is within the spans.
     unsafe fn run(&self, operation: &Operation) -> Result<(), DriverError>;
 
     /// Creates a graph of copies and launches.
@@ -142,7 +142,8 @@ pub(crate) trait Context: Debug + Send + Sync + 'static {
     /// Destroys a graph.
     ///
     /// # Safety
-    /// [`Context::create_graph`] of this context has returned it, and no work that is not done uses it.
+    /// [`Context::create_graph`] of this context has returned it, and no work that is not done uses
+    /// it.
     unsafe fn destroy_graph(&self, graph: GraphId);
 
     /// Marks the end of the work so far.
@@ -155,7 +156,8 @@ pub(crate) trait Context: Debug + Send + Sync + 'static {
     fn memory(&self) -> Result<[u64; 2], DriverError>;
 }
 
-/// Memory of a context. It is freed when it is dropped: whoever submits work keeps it until the work is done.
+/// Memory of a context. It is freed when it is dropped: whoever submits work keeps it until the
+/// work is done.
 #[derive(Debug)]
 pub(crate) struct Memory {
     context: Arc<dyn Context>,
@@ -176,14 +178,15 @@ impl Memory {
     /// Returns the bytes of memory on the host. `None` for other memory.
     ///
     /// # Safety
-    /// No work that is not done writes it, and none is submitted that does while the result is alive.
+    /// No work that is not done writes it, and none is submitted that does while the result is
+    /// alive.
     pub(crate) unsafe fn bytes(&self) -> Option<&[u8]> {
         if self.place != Place::Host {
             return None;
         }
         let length = usize::try_from(self.span.bytes).ok()?;
-        // SAFETY: memory on the host is the process's own, of this size, and was set to zero when it was allocated. The
-        // caller promises that nothing writes it.
+        // SAFETY: memory on the host is the process's own, of this size, and was set to zero when
+        // it was allocated. The caller promises that nothing writes it.
         Some(unsafe { std::slice::from_raw_parts(self.span.address as *const u8, length) })
     }
 }
@@ -195,7 +198,8 @@ impl Drop for Memory {
     }
 }
 
-/// A graph of a context. It is destroyed when it is dropped: whoever launches it keeps it until the work is done.
+/// A graph of a context. It is destroyed when it is dropped: whoever launches it keeps it until the
+/// work is done.
 #[derive(Debug)]
 pub(crate) struct Graph {
     context: Arc<dyn Context>,
@@ -234,7 +238,8 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: it is of this context, and submissions keep the graph that they launch until they are done.
+        // SAFETY: it is of this context, and submissions keep the graph that they launch until they
+        // are done.
         unsafe { self.context.destroy_graph(self.id) };
     }
 }

@@ -1,8 +1,9 @@
 //! CUDA devices that the processor emulates, for tests.
 //!
-//! The same CUDA C that NVRTC compiles is compiled as C++ by the system's compiler, with `emulator.hpp` in place of CUDA. Work is
-//! done when it is submitted. Indices outside buffers and arrays, and barriers that not all threads of a block reach, are failures.
-//! So are launches of a graph whose memory was freed, even if other memory has the address now.
+//! The same CUDA C that NVRTC compiles is compiled as C++ by the system's compiler, with
+//! `emulator.hpp` in place of CUDA. Work is done when it is submitted. Indices outside buffers and
+//! arrays, and barriers that not all threads of a block reach, are failures. So are launches of a
+//! graph whose memory was freed, even if other memory has the address now.
 
 use crate::driver::{
     Context, DeviceInfo, Driver, DriverError, Event, GraphId, Kernel, Operation, Place, Span,
@@ -45,8 +46,8 @@ pub(crate) struct Emulator {
 }
 
 impl Emulator {
-    /// Returns an emulator that keeps kernels in a folder. `None` without a C++ compiler: the program that the environment variable
-    /// `CXX` names, or `c++`.
+    /// Returns an emulator that keeps kernels in a folder. `None` without a C++ compiler: the
+    /// program that the environment variable `CXX` names, or `c++`.
     pub(crate) fn new(folder: PathBuf) -> Option<Self> {
         let compiler = std::env::var_os("CXX").map_or_else(|| "c++".into(), PathBuf::from);
         let answer = Command::new(&compiler).arg("--version").output().ok()?;
@@ -79,7 +80,8 @@ impl Driver for Emulator {
     }
 }
 
-/// The kernel's function: bindings, immediates and the size of the grid. Returns what went wrong, or null.
+/// The kernel's function: bindings, immediates and the size of the grid. Returns what went wrong,
+/// or null.
 type Launch = unsafe extern "C" fn(*const Binding, *const c_void, u32, u32, u32) -> *const c_char;
 
 #[repr(C)]
@@ -88,7 +90,8 @@ struct Binding {
     bytes: u64,
 }
 
-/// One kernel at a time: loaded kernels have variables of their own, also those that several devices have loaded.
+/// One kernel at a time: loaded kernels have variables of their own, also those that several
+/// devices have loaded.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[derive(Debug)]
@@ -98,7 +101,8 @@ struct Emulated {
     state: Mutex<State>,
 }
 
-/// Freed blocks of at most so many bytes are allocated again first, as drivers do it. So many of them are kept.
+/// Freed blocks of at most so many bytes are allocated again first, as drivers do it. So many of
+/// them are kept.
 const REUSED_BYTES: usize = 1 << 20;
 const REUSED_BLOCKS: usize = 32;
 
@@ -139,7 +143,8 @@ impl State {
         (address - start < allocation.layout.size() as u64).then_some(allocation.number)
     }
 
-    /// Returns a block: the one that was freed last, if there is one of this layout. `None` without memory.
+    /// Returns a block: the one that was freed last, if there is one of this layout. `None` without
+    /// memory.
     fn block(&mut self, layout: Layout) -> Option<u64> {
         if let Some(at) = self.freed.iter().rposition(|(_, freed)| *freed == layout) {
             return Some(self.freed.remove(at).0);
@@ -185,7 +190,8 @@ impl Emulated {
             DriverError::Failed(format!("the emulator cannot write {}: {error}", library.display()))
         };
         fs::create_dir_all(&self.folder).map_err(failed)?;
-        // Several tests may compile the same kernel at the same time, so a file gets its name when it is complete.
+        // Several tests may compile the same kernel at the same time, so a file gets its name when
+        // it is complete.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let own = |ending: &str| {
@@ -231,13 +237,14 @@ impl Emulated {
             word[..bytes.len()].copy_from_slice(bytes);
             *words = u128::from_ne_bytes(word);
         }
-        // SAFETY: the caller promises that the kernel has these parameters. It checks all indices, and `ALONE` keeps others from its
-        // variables.
+        // SAFETY: the caller promises that the kernel has these parameters. It checks all indices,
+        // and `ALONE` keeps others from its variables.
         let failure = unsafe { launch(bindings.as_ptr(), aligned.as_ptr().cast(), x, y, z) };
         if failure.is_null() {
             return Ok(());
         }
-        // SAFETY: it is a string of the library's that the next call may change, which `ALONE` prevents.
+        // SAFETY: it is a string of the library's that the next call may change, which `ALONE`
+        // prevents.
         let failure = unsafe { CStr::from_ptr(failure) };
         Err(DriverError::Failed(format!("a kernel failed: {}", failure.to_string_lossy())))
     }
@@ -287,7 +294,8 @@ impl Context for Emulated {
             }
         }
         if let Some((address, layout)) = returned {
-            // SAFETY: `allocate` has returned the address for this layout, and nobody uses it any more.
+            // SAFETY: `allocate` has returned the address for this layout, and nobody uses it any
+            // more.
             unsafe { dealloc(address as *mut u8, layout) };
         }
     }

@@ -1,15 +1,19 @@
 //! CUDA as a backend of wgpu.
 //!
-//! [`adapters`] returns CUDA's devices as adapters of wgpu. Whoever records, submits and reads through wgpu runs on them without
-//! a change. Kernels are in WGSL, as for the other backends: [`translate`] makes CUDA C of them, in which every operation on floats
-//! has a defined rounding, and NVRTC compiles that when a pipeline is created.
+//! [`adapters`] returns CUDA's devices as adapters of wgpu. Whoever records, submits and reads
+//! through wgpu runs on them without a change. Kernels are in WGSL, as for the other backends:
+//! [`translate`] makes CUDA C of them, in which every operation on floats has a defined rounding,
+//! and NVRTC compiles that when a pipeline is created.
 //!
-//! Only what computing needs is there: buffers, compute pipelines, copies and dispatches. There are no textures, no render passes,
-//! no queries. Indices are not checked, so shaders have to be trusted (`create_shader_module_trusted` without `bounds_checks`). The driver and NVRTC are loaded when the process asks for adapters, so nothing is needed to build, or to run without
+//! Only what computing needs is there: buffers, compute pipelines, copies and dispatches. There are
+//! no textures, no render passes, no queries. Indices are not checked, so shaders have to be
+//! trusted (`create_shader_module_trusted` without `bounds_checks`). The driver and NVRTC are
+//! loaded when the process asks for adapters, so nothing is needed to build, or to run without
 //! CUDA.
 //!
-//! **It has never run on a GPU.** What is tested: kernels compile with NVRTC, to PTX without operations that may be contracted; and the
-//! emulator ([`emulated_adapter`]) runs the same CUDA C on the processor, through the same backend.
+//! **It has never run on a GPU.** What is tested: kernels compile with NVRTC, to PTX without
+//! operations that may be contracted; and the emulator ([`emulated_adapter`]) runs the same CUDA C
+//! on the processor, through the same backend.
 
 mod backend;
 mod driver;
@@ -30,7 +34,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use wgpu::{Adapter, AdapterInfo};
 
-/// Returns CUDA's devices for which kernels can be compiled, in the driver's order. Empty without NVIDIA's driver.
+/// Returns CUDA's devices for which kernels can be compiled, in the driver's order. Empty without
+/// NVIDIA's driver.
 #[must_use]
 pub fn adapters() -> Vec<Adapter> {
     nvidia::Nvidia::shared().map(backend::adapters_of).unwrap_or_default()
@@ -43,8 +48,8 @@ pub fn unusable() -> Vec<(AdapterInfo, String)> {
     all.into_iter().map(|(info, reason)| (backend::describe(&info), reason)).collect()
 }
 
-/// Returns a device that the processor emulates, for tests. Compiled kernels are kept in the folder of the first call. `None` without a
-/// C++ compiler.
+/// Returns a device that the processor emulates, for tests. Compiled kernels are kept in the folder
+/// of the first call. `None` without a C++ compiler.
 #[must_use]
 pub fn emulated_adapter(folder: &Path) -> Option<Adapter> {
     static SHARED: OnceLock<Option<Emulator>> = OnceLock::new();

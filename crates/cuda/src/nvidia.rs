@@ -47,20 +47,23 @@ struct Found {
 }
 
 impl Nvidia {
-    /// Returns the driver of this process. `None` if there is none, or it is too old, or it finds no device.
+    /// Returns the driver of this process. `None` if there is none, or it is too old, or it finds
+    /// no device.
     pub(crate) fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Nvidia>> = OnceLock::new();
         SHARED.get_or_init(Self::load).as_ref()
     }
 
     fn load() -> Option<Self> {
-        // SAFETY: the driver's library runs nothing when it is loaded that needs anything of this process.
+        // SAFETY: the driver's library runs nothing when it is loaded that needs anything of this
+        // process.
         let library = NAMES.iter().find_map(|name| unsafe { Library::new(name) }.ok())?;
         let library = Arc::new(library);
         let functions = Functions::load(&library).ok()?;
         let graph_functions = GraphFunctions::load(&library).ok().map(Arc::new);
         let mut version = 0;
-        // SAFETY: the driver is initialised before all other calls; `version` is a place for a number.
+        // SAFETY: the driver is initialised before all other calls; `version` is a place for a
+        // number.
         let is_usable =
             unsafe { (functions.initialise)(0) == 0 && (functions.version)(&raw mut version) == 0 };
         if !is_usable || version < OLDEST_VERSION {
@@ -176,8 +179,9 @@ impl Driver for Nvidia {
     }
 }
 
-/// Returns what a device's kernels are compiled to: machine code of exactly its capability, or else PTX of the nearest older one,
-/// which the driver compiles. Machine code of an older capability may be that of Tegra, such as 8.7, which other GPUs do not load.
+/// Returns what a device's kernels are compiled to: machine code of exactly its capability, or else
+/// PTX of the nearest older one, which the driver compiles. Machine code of an older capability may
+/// be that of Tegra, such as 8.7, which other GPUs do not load.
 fn target(capability: u32, supported: &[u32]) -> Option<Output> {
     if supported.contains(&capability) {
         return Some(Output::Cubin(capability));
@@ -210,8 +214,8 @@ struct Device {
     events: Mutex<Vec<Pointer>>,
 }
 
-/// The driver's functions, while a context is that of the calling thread. Then the thread has its earlier context again: the process
-/// may use CUDA itself, as with PyTorch.
+/// The driver's functions, while a context is that of the calling thread. Then the thread has its
+/// earlier context again: the process may use CUDA itself, as with PyTorch.
 struct Entered<'a> {
     functions: &'a Functions,
     /// It ends on the thread on which it began.
@@ -239,12 +243,14 @@ impl Deref for Entered<'_> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut context = ptr::null_mut();
-        // SAFETY: `new` has pushed a context of this thread, and `context` is a place for a handle. Errors have no one to go to.
+        // SAFETY: `new` has pushed a context of this thread, and `context` is a place for a handle.
+        // Errors have no one to go to.
         unsafe { (self.functions.pop_context)(&raw mut context) };
     }
 }
 
-/// The parameters of a kernel, as the driver reads them: as many bytes of each as the kernel declares, before a call returns.
+/// The parameters of a kernel, as the driver reads them: as many bytes of each as the kernel
+/// declares, before a call returns.
 struct KernelParameters<'a> {
     parameters: Vec<*mut c_void>,
     _read: PhantomData<(&'a [Span], &'a [u8])>,
@@ -294,7 +300,8 @@ impl Drop for Device {
                 std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner));
             let modules =
                 std::mem::take(&mut *self.modules.lock().unwrap_or_else(PoisonError::into_inner));
-            // SAFETY: the stream's work ends first; then nobody uses the events, the modules and the stream any more.
+            // SAFETY: the stream's work ends first; then nobody uses the events, the modules and
+            // the stream any more.
             unsafe {
                 if !self.stream.0.is_null() {
                     (f.wait_for_stream)(self.stream.0);
@@ -337,8 +344,9 @@ impl Context for Device {
 
     unsafe fn free(&self, address: u64, place: Place) {
         let Ok(f) = self.enter() else { return };
-        // SAFETY: the caller promises that the address is of this context and place, and that nothing uses it. If the device
-        // has failed, the call fails, and the memory is lost with the device.
+        // SAFETY: the caller promises that the address is of this context and place, and that
+        // nothing uses it. If the device has failed, the call fails, and the memory is lost with
+        // the device.
         unsafe {
             match place {
                 Place::Device => (f.free)(address),
@@ -375,8 +383,9 @@ impl Context for Device {
     unsafe fn run(&self, operation: &Operation) -> Result<(), DriverError> {
         let f = self.enter()?;
         match operation {
-            // SAFETY: the caller promises that both have so many bytes, and stay. Memory on the host has one address for the
-            // processor and for the device, because all devices that are supported have unified addresses.
+            // SAFETY: the caller promises that both have so many bytes, and stay. Memory on the
+            // host has one address for the processor and for the device, because all devices that
+            // are supported have unified addresses.
             Operation::Copy { from, to, bytes } => f.check("cuMemcpyAsync", unsafe {
                 (f.copy)(*to, *from, *bytes as usize, self.stream.0)
             }),
@@ -386,7 +395,8 @@ impl Context for Device {
             }),
             Operation::Launch { kernel, threads, grid: [x, y, z], bindings, immediates } => {
                 let mut parameters = KernelParameters::new(bindings, immediates);
-                // SAFETY: the caller promises that the kernel is of this context and has these parameters.
+                // SAFETY: the caller promises that the kernel is of this context and has these
+                // parameters.
                 f.check("cuLaunchKernel", unsafe {
                     (f.launch)(
                         kernel.0 as Handle,
@@ -423,7 +433,8 @@ impl Context for Device {
 
     unsafe fn destroy_graph(&self, graph: GraphId) {
         if let (Ok(_entered), Some(graphs)) = (self.enter(), &self.graph_functions) {
-            // SAFETY: the caller promises the same. If the device has failed, the graph is lost with it.
+            // SAFETY: the caller promises the same. If the device has failed, the graph is lost
+            // with it.
             unsafe { graphs.destroy_graph(graph) };
         }
     }

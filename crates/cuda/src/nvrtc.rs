@@ -14,8 +14,8 @@ const NAMES: [&str; 4] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "li
 #[cfg(windows)]
 const NAMES: [&str; 3] = ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64_112_0.dll"];
 
-/// Options of every compilation. Arithmetic in kernels has its own functions, which none of these changes; they are for what is
-/// left, such as conversions.
+/// Options of every compilation. Arithmetic in kernels has its own functions, which none of these
+/// changes; they are for what is left, such as conversions.
 pub(crate) const OPTIONS: [&str; 5] =
     ["--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
 
@@ -66,8 +66,8 @@ fn load_parts(nvrtc: &Path) -> Vec<Library> {
     parts.filter_map(|part| unsafe { Library::new(part) }.ok()).collect()
 }
 
-/// Returns whether a driver for a version of CUDA loads code of a version of NVRTC: machine code of its major version and older
-/// (CUDA Compatibility, "Minor Version Compatibility").
+/// Returns whether a driver for a version of CUDA loads code of a version of NVRTC: machine code of
+/// its major version and older (CUDA Compatibility, "Minor Version Compatibility").
 fn suits(nvrtc: [i32; 2], driver: [i32; 2]) -> bool {
     nvrtc[0] <= driver[0]
 }
@@ -87,9 +87,9 @@ fn what_to_install(cuda: Option<[i32; 2]>) -> String {
 }
 
 impl Nvrtc {
-    /// Loads the compiler: from the path in the environment variable `FORERUN_NVRTC`, or where the system finds it. `cuda` is the
-    /// version of CUDA that the driver is for, such as `[12, 4]`: drivers do not load code of a later major version. Without it, any
-    /// compiler will do.
+    /// Loads the compiler: from the path in the environment variable `FORERUN_NVRTC`, or where the
+    /// system finds it. `cuda` is the version of CUDA that the driver is for, such as `[12, 4]`:
+    /// drivers do not load code of a later major version. Without it, any compiler will do.
     ///
     /// # Errors
     /// With what to do if there is none for the driver.
@@ -206,7 +206,8 @@ impl Nvrtc {
         let options = options.map(CString::new).collect::<Result<Vec<_>, _>>();
         let options = options.map_err(|error| error.to_string())?;
         let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program has been created, and there are so many options, which are strings that end with a zero.
+        // SAFETY: the program has been created, and there are so many options, which are strings
+        // that end with a zero.
         let status = unsafe { compile(program, pointers.len() as c_int, pointers.as_ptr()) };
         if let Err(error) = self.check(status) {
             let log = self.read(program, ["nvrtcGetProgramLogSize", "nvrtcGetProgramLog"])?;

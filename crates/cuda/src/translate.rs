@@ -1,12 +1,13 @@
 //! Kernels in WGSL as CUDA C.
 //!
-//! The output needs no headers of CUDA's. Every operation on floats is a function with defined rounding, such as
-//! `__fadd_rn`, which compilers may neither contract nor reorder (CUDA C++ Programming Guide, "Intrinsic Functions").
-//! Integers wrap, shifts take the low five bits, and conversions saturate, as WGSL defines. The same text compiles as
-//! C++ for the emulator.
+//! The output needs no headers of CUDA's. Every operation on floats is a function with defined
+//! rounding, such as `__fadd_rn`, which compilers may neither contract nor reorder (CUDA C++
+//! Programming Guide, "Intrinsic Functions"). Integers wrap, shifts take the low five bits, and
+//! conversions saturate, as WGSL defines. The same text compiles as C++ for the emulator.
 //!
-//! Only what kernels need is translated: compute entry points with workgroups of one dimension, storage buffers that
-//! are arrays, immediates, workgroup and private memory, and 32-bit numbers. All else is an error that names it.
+//! Only what kernels need is translated: compute entry points with workgroups of one dimension,
+//! storage buffers that are arrays, immediates, workgroup and private memory, and 32-bit numbers.
+//! All else is an error that names it.
 
 mod expression;
 mod function;
@@ -145,8 +146,8 @@ impl<'a> ModuleWriter<'a> {
         self.module.global_variables.iter().filter(|(handle, _)| !info[*handle].is_empty())
     }
 
-    /// Returns the storage buffers that a kernel uses, their bindings, and whether they are written, in the order of
-    /// its parameters.
+    /// Returns the storage buffers that a kernel uses, their bindings, and whether they are
+    /// written, in the order of its parameters.
     fn bindings(
         &self,
         info: &'a FunctionInfo,
@@ -194,7 +195,8 @@ impl<'a> ModuleWriter<'a> {
         }
     }
 
-    /// Returns how a kernel or a function declares a global variable as a parameter. `None` if it is none.
+    /// Returns how a kernel or a function declares a global variable as a parameter. `None` if it
+    /// is none.
     fn parameter(
         &self,
         (handle, global): (Handle<GlobalVariable>, &GlobalVariable),

@@ -1,24 +1,28 @@
-//! DSpark and DFlash 2: drafts from the rows of a block, which heads correct one position after another.
+//! DSpark and DFlash 2: drafts from the rows of a block, which heads correct one position after
+//! another.
 //!
-//! *DSpark: Confidence-Scheduled Speculative Decoding with Semi-Autoregressive Generation*, 2026, arXiv 2607.05147,
-//! section 3.
+//! *DSpark: Confidence-Scheduled Speculative Decoding with Semi-Autoregressive Generation*, 2026,
+//! arXiv 2607.05147, section 3.
 //!
-//! 1. One forward computes the logits and the hidden states of all positions of the block, as in DFlash.
-//! 2. For each node of the draft, from the first depth on, the Markov head adds a bias to the logits of the node's
-//!    position, which depends on the tokens before it. Tokens are drawn from the corrected logits, which are also
-//!    the proposal's distribution.
-//! 3. The confidence head gives the probability that the target accepts the token of a position if it accepts those
-//!    before it. The product of these along a path is the probability that the target gets that far. A draft ends before
-//!    the first depth that no path reaches with a probability of [`MIN_SURVIVAL`].
+//! 1. One forward computes the logits and the hidden states of all positions of the block, as in
+//!    DFlash.
+//! 2. For each node of the draft, from the first depth on, the Markov head adds a bias to the
+//!    logits of the node's position, which depends on the tokens before it. Tokens are drawn from
+//!    the corrected logits, which are also the proposal's distribution.
+//! 3. The confidence head gives the probability that the target accepts the token of a position if
+//!    it accepts those before it. The product of these along a path is the probability that the
+//!    target gets that far. A draft ends before the first depth that no path reaches with a
+//!    probability of [`MIN_SURVIVAL`].
 //!
-//! A confidence depends on the tokens before a position, never on the position's own token. So a draft's end may depend
-//! on it, and the output keeps its distribution.
+//! A confidence depends on the tokens before a position, never on the position's own token. So a
+//! draft's end may depend on it, and the output keeps its distribution.
 //!
-//! DFlash 2 has a selector in place of these heads. It chooses among the tokens with the largest logits of a position, and
-//! adds a bias to them. No other tokens are drafted.
+//! DFlash 2 has a selector in place of these heads. It chooses among the tokens with the largest
+//! logits of a position, and adds a bias to them. No other tokens are drafted.
 //!
-//! Deviation: the paper's scheduler chooses the lengths of all requests of a batch for the largest throughput. Here the
-//! controller limits the length by measured costs, and the confidences end a draft below that.
+//! Deviation: the paper's scheduler chooses the lengths of all requests of a batch for the largest
+//! throughput. Here the controller limits the length by measured costs, and the confidences end a
+//! draft below that.
 
 use crate::grow::Growth;
 use forerun_core::{Draft, RowLogits, TokenId, node_of_row, row_of};
@@ -27,17 +31,20 @@ use forerun_lm::{
 };
 use std::cmp::Ordering;
 
-/// The least probability with which the target must accept a drafted token and all before it. Checking a token takes a
-/// row of the target's pass, which costs about a tenth of a pass on devices that compute several rows at once.
+/// The least probability with which the target must accept a drafted token and all before it.
+/// Checking a token takes a row of the target's pass, which costs about a tenth of a pass on
+/// devices that compute several rows at once.
 const MIN_SURVIVAL: f32 = 0.1;
 
 /// A block and its rows.
 pub(crate) struct Block<'a> {
     /// The logits of the rows that predict, and the hidden states of all rows as features.
     pub(crate) output: &'a ForwardOutput,
-    /// The tokens of the block's first rows: the last token with a row of its own, and the tokens after it. Masks follow.
+    /// The tokens of the block's first rows: the last token with a row of its own, and the tokens
+    /// after it. Masks follow.
     pub(crate) tokens: &'a [TokenId],
-    /// 0 if each row predicts the token after its place, and 1 if the row of a mask predicts the token in its place.
+    /// 0 if each row predicts the token after its place, and 1 if the row of a mask predicts the
+    /// token in its place.
     pub(crate) first_row: usize,
     /// Only tokens below it are candidates.
     pub(crate) vocab_size: usize,
@@ -55,8 +62,8 @@ impl Block<'_> {
         self.tokens.len() - 1 + self.first_row
     }
 
-    /// Returns the token before a position up to the first one that predicts. The last token of the context is before its
-    /// own row if that predicts nothing, as in training.
+    /// Returns the token before a position up to the first one that predicts. The last token of the
+    /// context is before its own row if that predicts nothing, as in training.
     fn previous(&self, position: usize) -> TokenId {
         self.tokens[position.saturating_sub(self.first_row)]
     }
@@ -77,8 +84,8 @@ impl Block<'_> {
     }
 }
 
-/// Grows a draft from a block's rows, which the heads correct. A failure after the first tokens ends the draft there,
-/// because it may depend on them.
+/// Grows a draft from a block's rows, which the heads correct. A failure after the first tokens
+/// ends the draft there, because it may depend on them.
 pub(crate) fn grow_from_block(
     mut growth: Growth<'_>,
     block: &Block<'_>,
@@ -99,8 +106,8 @@ fn grow(
     let (first, first_state) = (block.first_position(), block.first_state(heads)?);
     // By depth, if the heads choose among some tokens.
     let mut candidates: Vec<Vec<TokenId>> = Vec::new();
-    // Of the rows of the tree so far: the states after them, and the probabilities that the target accepts all tokens up to
-    // their children.
+    // Of the rows of the tree so far: the states after them, and the probabilities that the target
+    // accepts all tokens up to their children.
     let (mut states, mut survival): (Vec<Vec<f32>>, Vec<f32>) = (Vec::new(), Vec::new());
     while let Some((tree, first_row)) = growth.next_rows() {
         debug_assert_eq!(
@@ -155,7 +162,8 @@ fn corrected(logits: &[f32], biases: &[f32]) -> Vec<f32> {
     corrected
 }
 
-/// Adds biases to the logits of candidates, and excludes all other tokens. Logits that are not finite stay visible.
+/// Adds biases to the logits of candidates, and excludes all other tokens. Logits that are not
+/// finite stay visible.
 fn corrected_candidates(logits: &[f32], candidates: &[TokenId], biases: &[f32]) -> Vec<f32> {
     let excluded = |logit: &f32| if logit.is_finite() { EXCLUDED_LOGIT } else { *logit };
     let mut corrected: Vec<f32> = logits.iter().map(excluded).collect();
@@ -165,15 +173,16 @@ fn corrected_candidates(logits: &[f32], candidates: &[TokenId], biases: &[f32]) 
     corrected
 }
 
-/// Returns the `count` tokens with the largest logits, best first. Equal logits rank by ascending token id. No token
-/// whose logit is NaN is among them.
+/// Returns the `count` tokens with the largest logits, best first. Equal logits rank by ascending
+/// token id. No token whose logit is NaN is among them.
 fn best_tokens(logits: &[f32], count: usize) -> Vec<TokenId> {
     let order = |(a, logit_a): &(TokenId, f32), (b, logit_b): &(TokenId, f32)| {
         logit_b.partial_cmp(logit_a).unwrap_or(Ordering::Equal).then(a.cmp(b))
     };
     let (mut best, mut least): (Vec<(TokenId, f32)>, _) = (Vec::new(), f32::NEG_INFINITY);
     for (token, &logit) in (0..).zip(logits) {
-        // Tokens are in ascending order, so those with the least logit of `count` tokens rank after them.
+        // Tokens are in ascending order, so those with the least logit of `count` tokens rank after
+        // them.
         if logit.is_nan() || best.len() >= count && logit <= least {
             continue;
         }

@@ -4,8 +4,8 @@ use crate::{DraftContext, ModelDrafter};
 use forerun_core::Draft;
 use forerun_lm::{FeatureModel, ForwardRequest, ModelError};
 
-/// Returns the number of first tokens that a model can read: it needs the target's features of all of them but the
-/// last, and of at least one. `None` if there are none.
+/// Returns the number of first tokens that a model can read: it needs the target's features of all
+/// of them but the last, and of at least one. `None` if there are none.
 pub(crate) fn readable_tokens(context: &DraftContext<'_>) -> Option<usize> {
     let features = context.feedback.features.len();
     Some(context.tokens.len().min(features + 1)).filter(|&tokens| tokens >= 2)

@@ -1,8 +1,8 @@
 //! The drafters, which propose tokens. Each drafter has its own file.
 //!
-//! This crate uses language models through `forerun-lm`, but no files, threads or clocks. A draft is a function of the
-//! tokens so far, and of the target's feedback on the same answer. Everything else that a drafter
-//! stores only saves work.
+//! This crate uses language models through `forerun-lm`, but no files, threads or clocks. A draft
+//! is a function of the tokens so far, and of the target's feedback on the same answer. Everything
+//! else that a drafter stores only saves work.
 
 mod answer_tracker;
 mod block_heads;
@@ -68,14 +68,14 @@ pub struct DraftContext<'a> {
     pub feedback: &'a TargetFeedback,
     /// Set when the draft is no longer needed. Models check it between layers and between tokens.
     pub cancel: &'a AtomicBool,
-    /// The number of tokens to draft on the last device of a model on two devices, before the others
-    /// are drafted on the first one; `None` to draft each token on a free device.
+    /// The number of tokens to draft on the last device of a model on two devices, before the
+    /// others are drafted on the first one; `None` to draft each token on a free device.
     pub tokens_on_last_device: Option<usize>,
 }
 
 impl<'a> DraftContext<'a> {
-    /// Creates the request to a model with the target's vocabulary: the rows from `first_row` on for
-    /// the tokens and the candidates after them.
+    /// Creates the request to a model with the target's vocabulary: the rows from `first_row` on
+    /// for the tokens and the candidates after them.
     pub(crate) fn request<'t>(&self, tree: &'t TokenTree, first_row: usize) -> ForwardRequest<'t>
     where
         'a: 't,
@@ -142,8 +142,8 @@ pub trait Drafter {
     /// If the drafter's model fails, or the job was cancelled.
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError>;
 
-    /// Drafts for several sequences, and calls `done` with the index and the draft of each as soon as
-    /// it is ready. A draft is the same as [`Drafter::draft`] makes for its context.
+    /// Drafts for several sequences, and calls `done` with the index and the draft of each as soon
+    /// as it is ready. A draft is the same as [`Drafter::draft`] makes for its context.
     ///
     /// Drafters with a model implement this so that the sequences share its forward passes.
     fn draft_batch(

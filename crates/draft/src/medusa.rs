@@ -5,8 +5,8 @@
 //!
 //! 1. The feature of the last token that the target has read comes with the job. The target's own
 //!    head has already made the next token from it, which is committed.
-//! 2. Head `h` predicts the token `h + 2` positions after the feature's. So head 0 predicts the first
-//!    token to draft.
+//! 2. Head `h` predicts the token `h + 2` positions after the feature's. So head 0 predicts the
+//!    first token to draft.
 //! 3. All candidates of a depth share the distribution of its head. They form a chain, or a product
 //!    of the heads' best tokens.
 //! 4. A draft may go on after tokens that the target has not read, such as those that a grammar

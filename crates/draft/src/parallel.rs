@@ -10,16 +10,18 @@
 //! 3. All candidates of a depth share its row. They form a chain, or a product of the rows' best
 //!    tokens.
 //! 4. Masks are not tokens of the next round, so the cache drops them.
-//! 5. Under PEARL, a draft may go on after tokens that the target has not read. They stand before the masks of the next
-//!    pass. It reads all features of the target that have come.
+//! 5. Under PEARL, a draft may go on after tokens that the target has not read. They stand before
+//!    the masks of the next pass. It reads all features of the target that have come.
 //!
 //! ParallelSpec's drafters have a mask for each position, `[MASK]1` to `[MASK]k`, and are trained
-//! for `k + 1` positions. DFlash (arXiv 2602.06036) has one mask and a block of a fixed length, and the row of a mask
-//! predicts the token in its place; JetSpec (arXiv 2606.18394) is DFlash with causal rows. PARD has one mask, which can be
-//! repeated any number of times, and PARD-2 (arXiv 2605.08632) is PARD with features. In the EAGLE integration, rows also
-//! depend on the target's features, and those of masks on a trained feature. P-EAGLE (arXiv 2602.01469) is EAGLE-3
-//! with one mask, which can be repeated. DSpark (arXiv 2607.05147) has DFlash's block, in which every row may predict the
-//! token after its place, and heads that correct the rows position by position ([`crate::block_heads`]).
+//! for `k + 1` positions. DFlash (arXiv 2602.06036) has one mask and a block of a fixed length, and
+//! the row of a mask predicts the token in its place; JetSpec (arXiv 2606.18394) is DFlash with
+//! causal rows. PARD has one mask, which can be repeated any number of times, and PARD-2 (arXiv
+//! 2605.08632) is PARD with features. In the EAGLE integration, rows also depend on the target's
+//! features, and those of masks on a trained feature. P-EAGLE (arXiv 2602.01469) is EAGLE-3 with
+//! one mask, which can be repeated. DSpark (arXiv 2607.05147) has DFlash's block, in which every
+//! row may predict the token after its place, and heads that correct the rows position by position
+//! ([`crate::block_heads`]).
 
 use crate::block_heads::{Block, grow_from_block};
 use crate::candidate_model::CandidateModel;
@@ -40,22 +42,24 @@ pub enum Masks {
     PerPosition(Range<TokenId>),
     /// One mask for all positions (PARD).
     Repeated(TokenId),
-    /// One mask for all positions of a block, which is as long in every draft. The row of a mask predicts the token in
-    /// its place (DFlash).
+    /// One mask for all positions of a block, which is as long in every draft. The row of a mask
+    /// predicts the token in its place (DFlash).
     Block {
         /// The mask.
         mask: TokenId,
         /// The number of rows: the last token and the masks.
         size: usize,
     },
-    /// The same, but no row sees later ones. A block has only as many masks as the draft needs (JetSpec).
+    /// The same, but no row sees later ones. A block has only as many masks as the draft needs
+    /// (JetSpec).
     CausalBlock {
         /// The mask.
         mask: TokenId,
         /// The largest number of rows: the last token and the masks.
         size: usize,
     },
-    /// As [`Self::Block`], but each row predicts the token after its place, also that of the last token (DSpark).
+    /// As [`Self::Block`], but each row predicts the token after its place, also that of the last
+    /// token (DSpark).
     AnchoredBlock {
         /// The mask.
         mask: TokenId,
@@ -77,8 +81,8 @@ impl Masks {
         }
     }
 
-    /// Returns what a model on features reads in the places of draft tokens without features: the tokens. P-EAGLE was
-    /// not trained on features of its own, so there masks stay in their places.
+    /// Returns what a model on features reads in the places of draft tokens without features: the
+    /// tokens. P-EAGLE was not trained on features of its own, so there masks stay in their places.
     fn places_of(&self, ahead: &[TokenId]) -> Vec<TokenId> {
         match self {
             Self::PerPosition(_)
@@ -203,7 +207,8 @@ struct MaskedDraft {
 }
 
 impl MaskedDraft {
-    /// Plans the draft of a context whose first `read` tokens are read. `None` if there is nothing to draft.
+    /// Plans the draft of a context whose first `read` tokens are read. `None` if there is nothing
+    /// to draft.
     fn new(
         index: usize,
         context: &DraftContext<'_>,
@@ -256,8 +261,8 @@ impl<M: FeatureModel> ParallelEagleDrafter<M> {
         Self { drafter: ParallelDrafter::new(model, masks) }
     }
 
-    /// Returns the drafter with heads that correct the rows of its blocks. The model must return the hidden states of a
-    /// block as its features.
+    /// Returns the drafter with heads that correct the rows of its blocks. The model must return
+    /// the hidden states of a block as its features.
     #[must_use]
     pub fn with_heads(mut self, heads: Box<dyn ForwardBlockHeads>) -> Self {
         self.drafter.heads = Some(heads);
@@ -303,7 +308,8 @@ mod tests {
 
     const VOCAB: usize = 40;
 
-    /// Its best token in each row is the number of tokens and nodes before the row. It records its requests.
+    /// Its best token in each row is the number of tokens and nodes before the row. It records its
+    /// requests.
     #[derive(Default)]
     struct Counting {
         requests: Vec<(usize, Vec<TokenId>, usize)>,
@@ -340,8 +346,8 @@ mod tests {
 
     impl FeatureModel for Counting {}
 
-    /// Drafts up to `length` tokens after `tokens` tokens, of which the first `known` have features. Returns their number,
-    /// and the model's last request.
+    /// Drafts up to `length` tokens after `tokens` tokens, of which the first `known` have
+    /// features. Returns their number, and the model's last request.
     fn draft(
         masks: &Masks,
         (tokens, known): (usize, usize),

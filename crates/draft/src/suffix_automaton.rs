@@ -1,17 +1,17 @@
 //! A suffix automaton with counts, which follows a text as it grows and as it is rolled back.
 //!
-//! *The smallest automaton recognizing the subwords of a text*, Blumer et al. 1985. A state stands for
-//! all strings that end at the same places of the text, so they have the same count and the same
-//! continuations. Its strings are suffixes of each other; those of its link are the next shorter
-//! ones.
+//! *The smallest automaton recognizing the subwords of a text*, Blumer et al. 1985. A state stands
+//! for all strings that end at the same places of the text, so they have the same count and the
+//! same continuations. Its strings are suffixes of each other; those of its link are the next
+//! shorter ones.
 //!
-//! Counts are kept for strings of up to `CONTEXT` tokens and one after them. So adding a token takes
-//! amortised constant time, and changes the counts of at most `CONTEXT + 1` states. Each token's
-//! changes are recorded, so taking it back costs as much as adding it.
+//! Counts are kept for strings of up to `CONTEXT` tokens and one after them. So adding a token
+//! takes amortised constant time, and changes the counts of at most `CONTEXT + 1` states. Each
+//! token's changes are recorded, so taking it back costs as much as adding it.
 //!
-//! A text of n tokens has at most 2n states of 16 bytes, 3n transitions of 16 bytes and of at most 30
-//! in the index, 2n redirections of 8 bytes, and 28n bytes for the text and its records: about 220
-//! bytes a token, twice as much while a list grows.
+//! A text of n tokens has at most 2n states of 16 bytes, 3n transitions of 16 bytes and of at most
+//! 30 in the index, 2n redirections of 8 bytes, and 28n bytes for the text and its records: about
+//! 220 bytes a token, twice as much while a list grows.
 
 use forerun_core::TokenId;
 use std::collections::HashMap;
@@ -60,7 +60,8 @@ struct Undo {
     counted: State,
 }
 
-/// The strings of a text, with the counts of the continuations of strings of up to `CONTEXT` tokens.
+/// The strings of a text, with the counts of the continuations of strings of up to `CONTEXT`
+/// tokens.
 #[derive(Debug)]
 pub(crate) struct SuffixAutomaton<const CONTEXT: usize> {
     tokens: Vec<TokenId>,
@@ -140,8 +141,8 @@ impl<const CONTEXT: usize> SuffixAutomaton<CONTEXT> {
         self.with_links(state).map(move |state| (state, longest(state)))
     }
 
-    /// Iterates over the tokens that follow the strings of a state, with the state of the longer strings,
-    /// limited to `CONTEXT` tokens, and their count. The order is not specified.
+    /// Iterates over the tokens that follow the strings of a state, with the state of the longer
+    /// strings, limited to `CONTEXT` tokens, and their count. The order is not specified.
     pub(crate) fn continuations(
         &self,
         state: State,
@@ -154,8 +155,8 @@ impl<const CONTEXT: usize> SuffixAutomaton<CONTEXT> {
         })
     }
 
-    /// Returns the longest suffix of a state's strings that has continuations, if one does. The empty
-    /// string is not considered.
+    /// Returns the longest suffix of a state's strings that has continuations, if one does. The
+    /// empty string is not considered.
     pub(crate) fn with_continuations(&self, state: State) -> Option<State> {
         self.with_links(state).find(|&state| self.strings(state).first != NONE)
     }
@@ -216,8 +217,8 @@ impl<const CONTEXT: usize> SuffixAutomaton<CONTEXT> {
         (self.last, self.counted) = (undo.last, undo.counted);
     }
 
-    /// Moves those strings of `state` that are suffixes of the strings of `from` and `token` to a state
-    /// of their own, because they now end at a further place. Returns their state.
+    /// Moves those strings of `state` that are suffixes of the strings of `from` and `token` to a
+    /// state of their own, because they now end at a further place. Returns their state.
     fn split(&mut self, state: State, from: State, token: TokenId) -> State {
         let longest = self.strings(from).longest + 1;
         let split_off = self.add_state(Strings { longest, first: NONE, ..self.strings(state) });
@@ -271,8 +272,8 @@ impl<const CONTEXT: usize> SuffixAutomaton<CONTEXT> {
         self.states[state as usize]
     }
 
-    /// Returns the state of the last `limit` tokens of a string of `state` that has at most one token
-    /// more.
+    /// Returns the state of the last `limit` tokens of a string of `state` that has at most one
+    /// token more.
     fn within(&self, limit: usize, state: State) -> State {
         let link = self.strings(state).link;
         let is_enough = link != NONE && self.strings(link).longest as usize >= limit;

@@ -14,8 +14,8 @@ const HALF: usize = 32_768;
 
 /// The latest answers, up to 65,536 tokens. That is at most about 14 MB.
 ///
-/// It consists of two halves. When the newer one is full, it takes the place of the older one. So no answer
-/// has to be removed from counts.
+/// It consists of two halves. When the newer one is full, it takes the place of the older one. So
+/// no answer has to be removed from counts.
 #[derive(Default)]
 pub(crate) struct AnswerPool<const CONTEXT: usize> {
     newer: SuffixAutomaton<CONTEXT>,
@@ -38,8 +38,8 @@ impl<const CONTEXT: usize> AnswerPool<CONTEXT> {
     }
 
     /// Iterates over the suffixes of a text that occur in answers, as
-    /// [`SuffixAutomaton::repeated_suffixes`] does over those of its own text. Those of the newer half
-    /// come first.
+    /// [`SuffixAutomaton::repeated_suffixes`] does over those of its own text. Those of the newer
+    /// half come first.
     pub(crate) fn matches(
         &self,
         text: &[TokenId],
@@ -71,7 +71,8 @@ mod tests {
                     all.extend(answer.iter().chain([&END_OF_ANSWER]).copied());
                 }
                 dice.edit(&mut text, alphabet);
-                // Suffixes with the same state occur at the same places. Only the longest is listed.
+                // Suffixes with the same state occur at the same places. Only the longest is
+                // listed.
                 let occurring = (1..=text.len().min(4)).rev().map(|len| &text[text.len() - len..]);
                 let occurring: Vec<_> =
                     occurring.filter(|suffix| occurrences(&all, suffix) > 0).collect();

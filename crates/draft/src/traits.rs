@@ -32,9 +32,9 @@ pub enum DefaultShape {
         /// The number of its nodes.
         nodes: usize,
     },
-    /// A chain of the model's tokens, with phrases of
-    /// [`PHRASE_TOKENS`](crate::PHRASE_TOKENS) tokens after it. Requested trees also end with phrases
-    /// (see [`with_phrases`](crate::with_phrases)).
+    /// A chain of the model's tokens, with phrases of [`PHRASE_TOKENS`](crate::PHRASE_TOKENS)
+    /// tokens after it. Requested trees also end with phrases (see
+    /// [`with_phrases`](crate::with_phrases)).
     ChainWithPhrases {
         /// The number of phrases.
         phrases: usize,
@@ -42,16 +42,17 @@ pub enum DefaultShape {
 }
 
 impl DrafterTraits {
-    /// A drafter that reads only the tokens before its draft, such as [`PromptLookup`](crate::PromptLookup)
-    /// or [`ModelDrafter`](crate::ModelDrafter). Every method supports it.
+    /// A drafter that reads only the tokens before its draft, such as
+    /// [`PromptLookup`](crate::PromptLookup) or [`ModelDrafter`](crate::ModelDrafter). Every method
+    /// supports it.
     pub const ON_TOKENS: Self = Self { needs: &[], shape: DefaultShape::Chain };
 
-    /// A drafter that reads the target's hidden states, and cannot draft after tokens without them, such as
-    /// [`MedusaDrafter`](crate::MedusaDrafter).
+    /// A drafter that reads the target's hidden states, and cannot draft after tokens without them,
+    /// such as [`MedusaDrafter`](crate::MedusaDrafter).
     pub const ON_FEATURES: Self =
         Self { needs: &[Need::Features, Need::VerifiedPrefix], ..Self::ON_TOKENS };
 
-    /// A drafter that reads the target's hidden states, and goes on with its own predictions of them after draft
-    /// tokens, such as [`EagleDrafter`](crate::EagleDrafter).
+    /// A drafter that reads the target's hidden states, and goes on with its own predictions of
+    /// them after draft tokens, such as [`EagleDrafter`](crate::EagleDrafter).
     pub const ON_PREDICTED_FEATURES: Self = Self { needs: &[Need::Features], ..Self::ON_TOKENS };
 }

@@ -5,8 +5,8 @@
 //!
 //! 1. The target's layers are placed on several devices, which run one after another.
 //! 2. The drafter is loaded on the first and the last of them.
-//! 3. The first ⌈γ/2⌉ draft tokens of a round are made on the last device, while the target uses the
-//!    first ones. The other ⌊γ/2⌋ are made on the first device.
+//! 3. The first ⌈γ/2⌉ draft tokens of a round are made on the last device, while the target uses
+//!    the first ones. The other ⌊γ/2⌋ are made on the first device.
 //!
 //! Deviation: a draft of a single token runs on the device that is free.
 

@@ -230,8 +230,8 @@ fn calibrated_drafts_are_a_function_of_the_tokens() {
     }
 }
 
-/// The turns of a chat share a sequence and its cache. A turn is drafted as by a new drafter, even if
-/// it continues where the last turn's draft ended.
+/// The turns of a chat share a sequence and its cache. A turn is drafted as by a new drafter, even
+/// if it continues where the last turn's draft ended.
 #[test]
 fn drafts_do_not_depend_on_earlier_answers() {
     let weights = weights();
@@ -259,8 +259,8 @@ fn drafts_do_not_depend_on_earlier_answers() {
 }
 
 /// If drafting runs ahead, several jobs of few tokens form one round. They draft the same tokens as
-/// a single job. Only the tokens at the start of the round are exact, until the round is complete or
-/// another token is committed.
+/// a single job. Only the tokens at the start of the round are exact, until the round is complete
+/// or another token is committed.
 #[test]
 fn a_round_can_consist_of_several_jobs() {
     const ROUND: usize = 5;

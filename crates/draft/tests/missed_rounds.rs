@@ -1,5 +1,5 @@
-//! A drafter that misses rounds, because drafting paused or a lookup took its place, drafts as one that has drafted in
-//! every round, on real caches.
+//! A drafter that misses rounds, because drafting paused or a lookup took its place, drafts as one
+//! that has drafted in every round, on real caches.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

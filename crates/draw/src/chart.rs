@@ -1,5 +1,5 @@
-//! Charts of benchmark reports as inline SVG. Their colours are classes of the page (`c0` to `c7`, `l0`
-//! to `l7`, `grid`, `rule`, `error`), so that they follow its light and dark theme.
+//! Charts of benchmark reports as inline SVG. Their colours are classes of the page (`c0` to `c7`,
+//! `l0` to `l7`, `grid`, `rule`, `error`), so that they follow its light and dark theme.
 
 use crate::svg::{escaped, line as stroke, rect, text};
 

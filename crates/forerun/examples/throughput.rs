@@ -2,8 +2,9 @@
 //! `cargo run --release -p forerun --example throughput -- TARGET [DRAFTER]`.
 //!
 //! Every answer has its own prompt and thread. The last column compares the measured gain over one
-//! answer with the gain that a forward pass allows: the rows of `n` sequences cost less than `n` passes.
-//! Without a drafter the method is plain decoding, of which a pass has one row for each sequence.
+//! answer with the gain that a forward pass allows: the rows of `n` sequences cost less than `n`
+//! passes. Without a drafter the method is plain decoding, of which a pass has one row for each
+//! sequence.
 use forerun::{Canceller, default_cores};
 use forerun::{
     Checkpoint, Forerun, Method, ModelProbe, ModelSource, Options, Plan, Request, Team,

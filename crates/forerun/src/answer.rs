@@ -43,8 +43,8 @@ pub struct Answer {
     ///
     /// A request with this seed and the same verification reproduces the text if this request had
     /// the seed, too, or if verification is coupled. Otherwise it may not: without a seed, draft
-    /// lengths may follow measured times, and rejection sampling draws other numbers for other draft
-    /// lengths.
+    /// lengths may follow measured times, and rejection sampling draws other numbers for other
+    /// draft lengths.
     pub seed: u64,
     /// How drafts were verified.
     pub verification: Verification,
@@ -55,8 +55,8 @@ pub struct Answer {
     /// The commits, in order: each has the tokens of one step. Their sizes add up to the length of
     /// [`Answer::tokens`].
     pub commits: Vec<Commit>,
-    /// The outcomes of all verifications, in order. If a stop string ended the answer, they may have
-    /// more tokens than the answer.
+    /// The outcomes of all verifications, in order. If a stop string ended the answer, they may
+    /// have more tokens than the answer.
     pub verifications: Vec<VerificationRecord>,
     /// Counters of drafting and verification.
     pub statistics: Statistics,
@@ -80,8 +80,8 @@ impl Answer {
         tokens_per_second(self.tokens.len(), self.total_ns)
     }
 
-    /// Returns how many tokens of the prompt were held in the target's cache, so that nothing was computed for
-    /// them; 0 if the workers do not record passes.
+    /// Returns how many tokens of the prompt were held in the target's cache, so that nothing was
+    /// computed for them; 0 if the workers do not record passes.
     #[must_use]
     pub fn cached_prompt_tokens(&self) -> usize {
         let scores = self.trace.spans.iter().filter(|span| span.kind == SpanKind::Score);
@@ -93,7 +93,8 @@ impl Answer {
     }
 
     /// Summarises the answer in one line: speed, mean accepted tokens (MAT), acceptance by draft
-    /// position, the draft tokens of each drafter if there are several, the share of the time in which drafter and target worked together, and failures.
+    /// position, the draft tokens of each drafter if there are several, the share of the time in
+    /// which drafter and target worked together, and failures.
     #[must_use]
     pub fn summary(&self) -> String {
         let statistics = &self.statistics;
@@ -139,8 +140,8 @@ pub fn tokens_per_second(tokens: usize, total_ns: u64) -> f64 {
 }
 
 /// Returns the share of the time in which a drafter and a target had jobs at the same time. Unlike
-/// [`Occupancy::overlap_share`](crate::Occupancy::overlap_share), it does not count the time in which
-/// several replicas worked without a drafter.
+/// [`Occupancy::overlap_share`](crate::Occupancy::overlap_share), it does not count the time in
+/// which several replicas worked without a drafter.
 fn together_share(trace: &Trace) -> f64 {
     let busy_ns = |kind| {
         let spans = trace.spans.iter().filter(|span| span.kind == kind).cloned().collect();

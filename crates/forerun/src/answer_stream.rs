@@ -81,13 +81,14 @@ pub struct AnswerStream<'a> {
 }
 
 impl AnswerStream<'_> {
-    /// Frees the answer's caches. They are computed again with the next event. The text does not change.
+    /// Frees the answer's caches. They are computed again with the next event. The text does not
+    /// change.
     pub fn free_caches(&self) {
         self.engine.release(self.sequence.id());
     }
 
-    /// Ends the answer after the last event. The events that remain are [`AnswerEvent::Finished`] and
-    /// nothing else.
+    /// Ends the answer after the last event. The events that remain are [`AnswerEvent::Finished`]
+    /// and nothing else.
     pub fn stop(&mut self) {
         self.sink.closed = true;
         self.events.retain(|event| matches!(event, AnswerEvent::Finished(_)));
@@ -153,7 +154,8 @@ impl AnswerStream<'_> {
         }
     }
 
-    /// Returns the round and the origin of a token of the last commits, given its number in the answer.
+    /// Returns the round and the origin of a token of the last commits, given its number in the
+    /// answer.
     fn round_and_origin(&self, number: usize) -> (usize, TokenOrigin) {
         let mut end = self.sequence.generated().len();
         for (round, record) in self.sequence.verifications().iter().enumerate().rev() {
@@ -207,8 +209,8 @@ impl AnswerStream<'_> {
         self.events.push_back(AnswerEvent::Finished(Box::new(answer)));
     }
 
-    /// Stops decoding, and returns the trace. Jobs for tokens that were rejected may still run. They belong to this answer's
-    /// trace, and would delay the next answer's jobs.
+    /// Stops decoding, and returns the trace. Jobs for tokens that were rejected may still run.
+    /// They belong to this answer's trace, and would delay the next answer's jobs.
     fn end(&mut self) -> Trace {
         let Some(mut decoder) = self.decoder.take() else { return Trace::default() };
         decoder.stop(&mut *self.cluster);
@@ -276,8 +278,8 @@ impl<'a> Sink<'a> {
         self.commits.push(Commit { at_ns: self.elapsed_ns(), tokens: 0 });
     }
 
-    /// Adds a token of the last commit. Returns the text that it makes final. A token that ends the answer
-    /// has none, whatever it stands for elsewhere.
+    /// Adds a token of the last commit. Returns the text that it makes final. A token that ends the
+    /// answer has none, whatever it stands for elsewhere.
     pub(crate) fn push(&mut self, token: TokenId, ends_answer: bool) -> String {
         self.tokens.push(token);
         if let Some(commit) = self.commits.last_mut() {

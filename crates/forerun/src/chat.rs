@@ -20,8 +20,8 @@ use std::ops::ControlFlow;
 /// already hold, and only the rest is computed. A template may therefore repeat earlier answers
 /// unchanged, trim them, or drop their reasoning: that costs time, but the answer stays correct.
 ///
-/// When the model's context is full, the oldest turns are left out, whole turns at a time. The system
-/// message stays.
+/// When the model's context is full, the oldest turns are left out, whole turns at a time. The
+/// system message stays.
 ///
 /// ```
 /// use forerun::{Canceller, Chat, ChatTemplate, Forerun, Options, Plan, RandomPair, Request};
@@ -136,8 +136,8 @@ impl<'a> Chat<'a> {
     /// Sets the system message, from the next answer on. An empty text removes it.
     ///
     /// # Errors
-    /// If the model's template does not support system messages, or has no text for any message. The old
-    /// system message then stays.
+    /// If the model's template does not support system messages, or has no text for any message.
+    /// The old system message then stays.
     pub fn set_system(&mut self, text: &str) -> Result<(), ChatError> {
         let system = (!text.is_empty()).then(|| text.to_owned());
         let sample = system.clone().map(Message::system).into_iter().chain([Message::user("x")]);
@@ -161,8 +161,8 @@ impl<'a> Chat<'a> {
     ///
     /// # Errors
     /// If the method needs a drafter and the engine has none, if it needs chains and the engine
-    /// drafts trees, or if it drafts ahead of the target and the drafter depends on the target's last
-    /// pass.
+    /// drafts trees, or if it drafts ahead of the target and the drafter depends on the target's
+    /// last pass.
     pub fn set_method(&mut self, method: Method) -> Result<(), MethodError> {
         self.engine.check_method(method)?;
         self.continuation.method = method;
@@ -178,8 +178,8 @@ impl<'a> Chat<'a> {
 
     /// Sends a message, streams the answer, and returns it.
     ///
-    /// `on_text` and `canceller` work as in [`Forerun::generate_interruptibly`]. What a stopped answer
-    /// has generated stays in the conversation.
+    /// `on_text` and `canceller` work as in [`Forerun::generate_interruptibly`]. What a stopped
+    /// answer has generated stays in the conversation.
     ///
     /// # Errors
     /// If the template refuses the message, the message is too long, or decoding fails. The
@@ -272,7 +272,8 @@ impl Forerun {
     /// Encodes a conversation up to the beginning of an answer, as [`ChatTemplate::encode`] does.
     ///
     /// # Errors
-    /// As [`ChatTemplate::encode`], and if the conversation is certainly longer than the model's context.
+    /// As [`ChatTemplate::encode`], and if the conversation is certainly longer than the model's
+    /// context.
     pub fn encode_chat(
         &self,
         template: &ChatTemplate,
@@ -281,8 +282,8 @@ impl Forerun {
         self.encode_chat_with(template, messages, &TemplateArguments::default())
     }
 
-    /// Encodes a conversation as [`Self::encode_chat`] does, with more for the template to read. Special tokens
-    /// within the arguments are encoded as ordinary text, too.
+    /// Encodes a conversation as [`Self::encode_chat`] does, with more for the template to read.
+    /// Special tokens within the arguments are encoded as ordinary text, too.
     ///
     /// # Errors
     /// As [`Self::encode_chat`].
@@ -295,10 +296,12 @@ impl Forerun {
         self.encode_chat_until(PromptEnd::NewMessage, template, messages, arguments)
     }
 
-    /// Encodes a conversation as [`Self::encode_chat_with`] does, up to where the model begins to write.
+    /// Encodes a conversation as [`Self::encode_chat_with`] does, up to where the model begins to
+    /// write.
     ///
     /// # Errors
-    /// As [`Self::encode_chat_with`], and if the template does not show the message that is to be continued.
+    /// As [`Self::encode_chat_with`], and if the template does not show the message that is to be
+    /// continued.
     pub fn encode_chat_until(
         &self,
         end: PromptEnd,

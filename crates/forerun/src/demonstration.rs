@@ -7,8 +7,8 @@ use tempfile::TempDir;
 
 /// A small random target, and a drafter that sometimes agrees with it, for tests and first steps.
 ///
-/// The checkpoints have the usual files, but their text is noise. They lie in temporary folders that
-/// are deleted when this value is dropped, so keep it until the models are loaded.
+/// The checkpoints have the usual files, but their text is noise. They lie in temporary folders
+/// that are deleted when this value is dropped, so keep it until the models are loaded.
 #[derive(Debug)]
 pub struct RandomPair {
     target: TempDir,

@@ -138,8 +138,8 @@ impl SpeculatorParts {
     }
 }
 
-/// Loads a drafter that was trained for the target, heads, or layers on tokens or features, on the device where the target
-/// is, or the part of it that the drafter shares.
+/// Loads a drafter that was trained for the target, heads, or layers on tokens or features, on the
+/// device where the target is, or the part of it that the drafter shares.
 pub(crate) fn speculator(
     speculator: &Speculator,
     target: &PlacedWeights,
@@ -187,8 +187,8 @@ fn heads(weights: PlacedHeads) -> DrafterParts {
     })
 }
 
-/// Layers on the target's features that draft a block in one pass, with heads that correct it position by position or
-/// without.
+/// Layers on the target's features that draft a block in one pass, with heads that correct it
+/// position by position or without.
 fn blocks(
     weights: PlacedWeights,
     block: DraftBlock,
@@ -205,7 +205,8 @@ fn blocks(
     masks_on_features((weights, heads), masks, pattern)
 }
 
-/// Layers on the target's features that draft at masks in one pass, with or without heads after them, which are on cores.
+/// Layers on the target's features that draft at masks in one pass, with or without heads after
+/// them, which are on cores.
 fn masks_on_features(
     (weights, heads): (PlacedWeights, Option<Arc<BlockHeadWeights>>),
     masks: Masks,
@@ -223,7 +224,8 @@ fn masks_on_features(
     })
 }
 
-/// Layers on the target's features, with or without mask tokens. `repeats`: whether one mask stands for all positions.
+/// Layers on the target's features, with or without mask tokens. `repeats`: whether one mask stands
+/// for all positions.
 fn layers_on_features(weights: PlacedWeights, repeats: bool) -> DrafterParts {
     let ids = weights.architecture().mask_ids();
     let (masks, pattern) = match ids.len() {

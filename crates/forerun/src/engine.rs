@@ -34,9 +34,9 @@ pub use forerun_runtime::Canceller;
 
 /// An engine: models loaded on their device groups, ready to answer requests.
 ///
-/// All methods take `&self`, so threads can share an engine. Answers that run at the same time share
-/// forward passes. What one answer learns about draft lengths serves the next one.
-/// Dropping the engine stops its workers.
+/// All methods take `&self`, so threads can share an engine. Answers that run at the same time
+/// share forward passes. What one answer learns about draft lengths serves the next one. Dropping
+/// the engine stops its workers.
 ///
 /// ```
 /// use forerun::{Forerun, Options, Plan, RandomPair, Request, SamplingOptions};
@@ -139,7 +139,8 @@ impl OpenedPlan {
         let shared_part = drafters_on_cores.filter_map(OpenDrafter::shared_part).max();
         let shared_part = shared_part.filter(|_| !needs_target);
         if !loader.shares_weights() {
-            // All at once, so that a drafter that does not fit is found before the target is loaded.
+            // All at once, so that a drafter that does not fit is found before the target is
+            // loaded.
             let (checkpoint, types) = (&target.checkpoint, plan.types());
             let needed = match (needs_target, shared_part) {
                 (true, _) => memory::of_model(checkpoint, target_types, core_part)?,
@@ -236,8 +237,8 @@ impl OpenedPlan {
     }
 }
 
-/// Loads the first layers of a target that is split between GPUs and cores: those of the first GPU, and by GPU. All
-/// replicas have the same number of layers there. `None` if it is not split.
+/// Loads the first layers of a target that is split between GPUs and cores: those of the first GPU,
+/// and by GPU. All replicas have the same number of layers there. `None` if it is not split.
 #[expect(clippy::type_complexity, reason = "a pair")]
 fn first_layers(
     plan: &Plan,
@@ -302,8 +303,8 @@ impl Forerun {
         Self::open_connected(plan, loader, |runtime| Box::new(runtime))
     }
 
-    /// Opens an engine as [`Forerun::open_with`] does, and reaches its workers through what `connect`
-    /// makes of them, such as messages (`forerun_wire::Connection`) to the workers of
+    /// Opens an engine as [`Forerun::open_with`] does, and reaches its workers through what
+    /// `connect` makes of them, such as messages (`forerun_wire::Connection`) to the workers of
     /// [`Plan::workers`].
     ///
     /// # Errors
@@ -338,7 +339,8 @@ impl Forerun {
         self.drafter_context.note(tokens)
     }
 
-    /// Returns new decoders with this engine's options, for your own cluster. They do not have what those of the engine learned.
+    /// Returns new decoders with this engine's options, for your own cluster. They do not have what
+    /// those of the engine learned.
     #[must_use]
     pub fn decoders(&self) -> AnswerDecoders {
         AnswerDecoders::new(&self.plan, &self.lock_learned().patterns())
@@ -363,8 +365,8 @@ impl Forerun {
         self.translates
     }
 
-    /// Returns whether the drafter reads the target's hidden states. Parallel methods do not support
-    /// such drafters.
+    /// Returns whether the drafter reads the target's hidden states. Parallel methods do not
+    /// support such drafters.
     #[must_use]
     pub fn reads_features(&self) -> bool {
         self.reads_features
@@ -376,35 +378,36 @@ impl Forerun {
         self.lock_learned().options().pattern
     }
 
-    /// Returns the share of the target's cache memory that answers in progress use, of the fullest replica; above 1
-    /// if they need more. Tokens that are kept for later answers do not count. `None` if the target's workers
-    /// are in other processes.
+    /// Returns the share of the target's cache memory that answers in progress use, of the fullest
+    /// replica; above 1 if they need more. Tokens that are kept for later answers do not count.
+    /// `None` if the target's workers are in other processes.
     #[must_use]
     pub fn cache_usage(&self) -> Option<f64> {
         self.cache_usage.iter().map(|usage| usage.share()).max_by(f64::total_cmp)
     }
 
-    /// Returns the number of tokens for which the target's cache memory has room, of the smallest replica. `None` if
-    /// the target's workers are in other processes.
+    /// Returns the number of tokens for which the target's cache memory has room, of the smallest
+    /// replica. `None` if the target's workers are in other processes.
     #[must_use]
     pub fn cache_tokens(&self) -> Option<usize> {
         self.cache_usage.iter().map(|usage| usage.tokens()).min()
     }
 
-    /// Returns the number of answers that can continue by turns without losing states of recurrent layers, of the smallest
-    /// replica; `None` if the target has no such layers, or its workers are in other processes.
+    /// Returns the number of answers that can continue by turns without losing states of recurrent
+    /// layers, of the smallest replica; `None` if the target has no such layers, or its workers are
+    /// in other processes.
     #[must_use]
     pub fn cache_answers(&self) -> Option<usize> {
         self.cache_usage.iter().filter_map(|usage| usage.sequences()).min()
     }
 
-    /// Calls `watch` with the number of a target replica and a page of its cache whenever the page is published or
-    /// withdrawn: the prefixes that later answers need not compute. It is called on the thread that computes, so it should
-    /// only pass the event on. An engine has one watcher: returns whether this is the first, and whether the target's
-    /// workers are in this process.
+    /// Calls `watch` with the number of a target replica and a page of its cache whenever the page
+    /// is published or withdrawn: the prefixes that later answers need not compute. It is called on
+    /// the thread that computes, so it should only pass the event on. An engine has one watcher:
+    /// returns whether this is the first, and whether the target's workers are in this process.
     ///
-    /// Pages of a target with recurrent layers ([`Forerun::cache_answers`]) may be published without a state to
-    /// continue from, and save nothing then.
+    /// Pages of a target with recurrent layers ([`Forerun::cache_answers`]) may be published
+    /// without a state to continue from, and save nothing then.
     pub fn watch_cache(
         &self,
         watch: impl Fn(usize, &PageEvent<'_>) + Send + Sync + 'static,
@@ -437,10 +440,12 @@ impl Forerun {
     /// Continues a text and streams the answer.
     ///
     /// `on_text` receives whole characters as soon as they are final, and nothing of a stop string.
-    /// If it returns [`ControlFlow::Break`], the answer ends with [`Finish::Stopped`](crate::Finish::Stopped).
+    /// If it returns [`ControlFlow::Break`], the answer ends with
+    /// [`Finish::Stopped`](crate::Finish::Stopped).
     ///
     /// # Errors
-    /// If the prompt is empty or too long for the context, an option is out of range, or a job fails.
+    /// If the prompt is empty or too long for the context, an option is out of range, or a job
+    /// fails.
     pub fn generate(
         &self,
         prompt: &str,
@@ -451,7 +456,8 @@ impl Forerun {
     }
 
     /// Continues a text as [`Forerun::generate`] does. `canceller` stops the answer from another
-    /// thread, even during a forward pass; the answer then ends with [`Finish::Stopped`](crate::Finish::Stopped).
+    /// thread, even during a forward pass; the answer then ends with
+    /// [`Finish::Stopped`](crate::Finish::Stopped).
     ///
     /// # Errors
     /// As [`Forerun::generate`].
@@ -465,8 +471,8 @@ impl Forerun {
         self.generate_tokens(self.encode_prompt(prompt)?, request, canceller, on_text)
     }
 
-    /// Continues the given tokens as [`Forerun::generate_interruptibly`] continues a text. Nothing is
-    /// added to the prompt, not even BOS.
+    /// Continues the given tokens as [`Forerun::generate_interruptibly`] continues a text. Nothing
+    /// is added to the prompt, not even BOS.
     ///
     /// # Errors
     /// As [`Forerun::generate`].
@@ -524,8 +530,8 @@ impl Forerun {
     }
 
     /// Continues the given tokens as [`Forerun::stream`] continues a text, with a method that
-    /// [`Forerun::check_method`] accepts. Nothing is added to the prompt. `canceller` stops the answer from
-    /// another thread.
+    /// [`Forerun::check_method`] accepts. Nothing is added to the prompt. `canceller` stops the
+    /// answer from another thread.
     ///
     /// # Errors
     /// As [`Forerun::stream`].
@@ -562,9 +568,9 @@ impl Forerun {
         Ok(())
     }
 
-    /// Measures how long plain decoding takes for a token after the given tokens, in nanoseconds: the
-    /// median of up to `count` tokens, and of those of about a second at most. Returns `None` if the
-    /// context has no room for two tokens, or if `canceller` stops the measurement before.
+    /// Measures how long plain decoding takes for a token after the given tokens, in nanoseconds:
+    /// the median of up to `count` tokens, and of those of about a second at most. Returns `None`
+    /// if the context has no room for two tokens, or if `canceller` stops the measurement before.
     ///
     /// # Errors
     /// As [`Forerun::stream`].
@@ -636,8 +642,8 @@ impl Forerun {
         self.grammars.compile(grammar).map(|_| ())
     }
 
-    /// Compiles a grammar to the constraint of an answer that ends with one of `end_tokens`, for your own
-    /// jobs and decoders. Only end tokens without text count.
+    /// Compiles a grammar to the constraint of an answer that ends with one of `end_tokens`, for
+    /// your own jobs and decoders. Only end tokens without text count.
     ///
     /// # Errors
     /// As [`Forerun::check_grammar`], or if no end token is left.
@@ -752,8 +758,8 @@ impl Forerun {
         let limits = Limits { max_tokens: request.max_tokens, context_length: context, eos };
         let id = continuation.sequence;
         let seed = sampling.randomness.seed;
-        // Rejection sampling and block verification draw other numbers for other draft lengths. If a seed promises the same
-        // text, the length must not depend on measured times.
+        // Rejection sampling and block verification draw other numbers for other draft lengths. If
+        // a seed promises the same text, the length must not depend on measured times.
         let reproducible = !sampling.is_deterministic() && request.seed.is_some();
         let verification = sampling.verification;
         let mut text = TextStream::new(&self.tokenizer, &prompt);

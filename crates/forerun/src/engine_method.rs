@@ -32,8 +32,8 @@ pub enum MethodError {
 }
 
 impl Forerun {
-    /// Returns the shape of one answer's drafts ([`Request::draft_tokens`] and [`Request::tree`]); `None` is the
-    /// engine's. `method` is that of the answer.
+    /// Returns the shape of one answer's drafts ([`Request::draft_tokens`] and [`Request::tree`]);
+    /// `None` is the engine's. `method` is that of the answer.
     ///
     /// # Errors
     /// If the engine or the method drafts no trees, or if a draft would be too large.
@@ -83,8 +83,8 @@ impl Forerun {
         drafts.map(|drafts| drafts.shape).map_err(|error| refused(error.to_string()))
     }
 
-    /// Checks that answers can use a method. Nothing is loaded for it, and every device keeps its models. A
-    /// drafter's device is idle while a method does not draft.
+    /// Checks that answers can use a method. Nothing is loaded for it, and every device keeps its
+    /// models. A drafter's device is idle while a method does not draft.
     ///
     /// # Errors
     /// If the method needs a drafter and the engine has none, if it needs chains and the engine

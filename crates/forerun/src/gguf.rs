@@ -26,8 +26,8 @@ const MOST_IMPORTANCE_TOKENS: usize = 16_384;
 pub struct GgufExport {
     /// The size of the file in bytes.
     pub bytes: u64,
-    /// Whether llama.cpp lacks this tokenizer's rule of splitting text into words. It then splits as
-    /// for GPT-2, so that some texts have other tokens. The model itself is the same.
+    /// Whether llama.cpp lacks this tokenizer's rule of splitting text into words. It then splits
+    /// as for GPT-2, so that some texts have other tokens. The model itself is the same.
     pub pre_tokenizer_unsupported: bool,
 }
 
@@ -83,8 +83,8 @@ pub enum ExportError {
 pub struct GgufOptions<'a> {
     /// The types of matrices.
     pub types: WeightTypes,
-    /// A text. Block types are then chosen so that the outputs of matrices have the least expected error on
-    /// texts like its first 16,384 tokens. Without it, the weights have the least error.
+    /// A text. Block types are then chosen so that the outputs of matrices have the least expected
+    /// error on texts like its first 16,384 tokens. Without it, the weights have the least error.
     pub importance: Option<&'a str>,
 }
 
@@ -94,12 +94,13 @@ impl<T: Into<WeightTypes>> From<T> for GgufOptions<'_> {
     }
 }
 
-/// Exports a model (a Hugging Face directory with a byte-level BPE tokenizer, a llama2.c file, or another GGUF
-/// file) as a GGUF file, with its matrices in these types and its default chat template.
+/// Exports a model (a Hugging Face directory with a byte-level BPE tokenizer, a llama2.c file, or
+/// another GGUF file) as a GGUF file, with its matrices in these types and its default chat
+/// template.
 ///
 /// # Errors
-/// If the model cannot be opened, has an option that llama.cpp does not compute, has an unsupported tokenizer,
-/// or if the file cannot be written.
+/// If the model cannot be opened, has an option that llama.cpp does not compute, has an unsupported
+/// tokenizer, or if the file cannot be written.
 ///
 /// ```no_run
 /// use forerun::{Loader, Mix, ModelSource, export_gguf};
@@ -294,8 +295,8 @@ fn ends(model: &OpenModel) -> Result<Vec<(&'static str, GgufValue)>, ExportError
     Ok(ends)
 }
 
-/// Returns llama.cpp's name for the rule of splitting words, `Some(None)` if it has none, and `None` if
-/// the tokenizer does not represent bytes as GPT-2 does.
+/// Returns llama.cpp's name for the rule of splitting words, `Some(None)` if it has none, and
+/// `None` if the tokenizer does not represent bytes as GPT-2 does.
 fn splitting(json: &Value) -> Option<Option<&'static str>> {
     let pre = &json["pre_tokenizer"];
     let steps: Vec<&Value> = match pre["pretokenizers"].as_array() {

@@ -68,20 +68,22 @@ impl Gpus {
         weights.device().check().is_ok().then_some(weights)
     }
 
-    /// Remembers weights for other roles and engines, for as long as one has them, or for good if they are `kept`.
+    /// Remembers weights for other roles and engines, for as long as one has them, or for good if
+    /// they are `kept`.
     pub(crate) fn insert(&mut self, key: GpuKey, weights: &Arc<GpuWeights>, kept: bool) {
         self.weights.insert(key, Arc::downgrade(weights));
         self.kept.extend(kept.then(|| Arc::clone(weights)));
     }
 }
 
-/// Returns the budget of a drafter's caches on a GPU: `asked`, or the default, as far as kernels can address them.
+/// Returns the budget of a drafter's caches on a GPU: `asked`, or the default, as far as kernels
+/// can address them.
 pub(crate) fn drafter_cache_bytes(asked: Option<usize>, most: usize) -> Option<usize> {
     Some(asked.unwrap_or(DRAFTER_CACHE_BYTES).min(most))
 }
 
-/// Returns a model with caches on its GPU. They use `cache_bytes`, or the default, as far as kernels can address
-/// them.
+/// Returns a model with caches on its GPU. They use `cache_bytes`, or the default, as far as
+/// kernels can address them.
 pub(crate) fn with_caches(
     model: GpuModel,
     cache_bytes: Option<usize>,
@@ -91,7 +93,8 @@ pub(crate) fn with_caches(
     CachedTransformer::new(model).with_cache_bytes(Some(bytes))
 }
 
-/// Returns a model between a GPU and cores with caches, as [`with_caches`] does. `cache_bytes` count both parts.
+/// Returns a model between a GPU and cores with caches, as [`with_caches`] does. `cache_bytes`
+/// count both parts.
 pub(crate) fn with_split_caches(
     model: SplitModel<GpuLayers, Transformer>,
     cache_bytes: Option<usize>,

@@ -1,5 +1,5 @@
-//! Analysis of layer-parallel drafters (EasySpec): what each grouping of layers loses in accuracy and
-//! saves in time, and a search for a good grouping.
+//! Analysis of layer-parallel drafters (EasySpec): what each grouping of layers loses in accuracy
+//! and saves in time, and a search for a good grouping.
 
 use crate::error::ForerunError;
 use crate::loader::Loader;
@@ -31,7 +31,8 @@ pub struct LayerAnalysisOptions {
     pub target: Option<ModelSource>,
     /// The type in which weight matrices are kept. `None` is each checkpoint's own.
     pub weight_type: Option<WeightTypes>,
-    /// The number of approximate rows after every exact one: a draft's depth without its first level.
+    /// The number of approximate rows after every exact one: a draft's depth without its first
+    /// level.
     pub depth: usize,
     /// The maximum number of tokens of each text.
     pub max_tokens: usize,
@@ -130,8 +131,8 @@ pub struct PassCost {
     pub barriers: usize,
 }
 
-/// The costs of a forward pass with either way of sharing the attention of a group's layers among the
-/// team.
+/// The costs of a forward pass with either way of sharing the attention of a group's layers among
+/// the team.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassCosts {
     /// The cost with [`GroupParallelism::Layers`].
@@ -140,8 +141,8 @@ pub struct PassCosts {
     pub products: PassCost,
 }
 
-/// Measures the time of a barrier without work, in microseconds (median). This is the least that one of
-/// the barriers of [`PassCost`] costs.
+/// Measures the time of a barrier without work, in microseconds (median). This is the least that
+/// one of the barriers of [`PassCost`] costs.
 #[must_use]
 pub fn barrier_us(team: &Team) -> f64 {
     let barrier = |_| {
@@ -170,7 +171,8 @@ impl LayerAnalysis {
     /// Loads the models and encodes the texts.
     ///
     /// # Errors
-    /// If a model or tokenizer cannot be loaded, their vocabularies differ, or the texts are too short.
+    /// If a model or tokenizer cannot be loaded, their vocabularies differ, or the texts are too
+    /// short.
     pub fn open(
         options: &LayerAnalysisOptions,
         texts: &[String],
@@ -218,8 +220,8 @@ impl LayerAnalysis {
         &self.config
     }
 
-    /// Compares the rows of each strategy with exact ones. `progress` receives the number of texts done
-    /// and the number of all texts.
+    /// Compares the rows of each strategy with exact ones. `progress` receives the number of texts
+    /// done and the number of all texts.
     ///
     /// # Errors
     /// If the groups do not fit the drafter, or a forward pass fails.
@@ -244,8 +246,8 @@ impl LayerAnalysis {
         Ok(LayerReport { rows, exact_acceptance, scores: probe.scores() })
     }
 
-    /// Measures the costs of a pass over `rows` rows with each of the `groups`. Times are medians of
-    /// `rounds` passes.
+    /// Measures the costs of a pass over `rows` rows with each of the `groups`. Times are medians
+    /// of `rounds` passes.
     #[must_use]
     pub fn pass_costs(
         &self,
@@ -282,8 +284,8 @@ impl LayerAnalysis {
         times.into_iter().zip(barriers).map(costs).collect()
     }
 
-    /// Searches for groups of at most `largest` layers that keep an overlap of at least `least` with
-    /// exact rows. Returns all steps; the last one has the proposed groups.
+    /// Searches for groups of at most `largest` layers that keep an overlap of at least `least`
+    /// with exact rows. Returns all steps; the last one has the proposed groups.
     ///
     /// # Errors
     /// If a forward pass fails.
@@ -304,8 +306,8 @@ impl LayerAnalysis {
     }
 }
 
-/// Starts with every layer alone, and repeatedly joins the two neighbouring groups that lose least, while
-/// the overlap is at least `least` and no group is larger than `largest`.
+/// Starts with every layer alone, and repeatedly joins the two neighbouring groups that lose least,
+/// while the overlap is at least `least` and no group is larger than `largest`.
 fn search<E>(
     n_layers: usize,
     largest: usize,

@@ -60,15 +60,16 @@ pub(crate) struct SpeculatorKey {
     pub(crate) target: PathBuf,
     /// The GPU, if it is not on cores.
     pub(crate) gpu: Option<usize>,
-    /// The part of the target of which it uses a copy, if the target's own weights are not on its device.
+    /// The part of the target of which it uses a copy, if the target's own weights are not on its
+    /// device.
     pub(crate) copied: Option<SharedPart>,
 }
 
 /// Finds models on disk or on the Hugging Face hub, loads them, and reports progress.
 ///
-/// With the feature `hub`, a hub model is downloaded to the cache that Hugging Face's tools share (see
-/// [`ModelSource`] for what is a hub model). `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and
-/// `HF_HUB_OFFLINE` have the same meaning as for those tools.
+/// With the feature `hub`, a hub model is downloaded to the cache that Hugging Face's tools share
+/// (see [`ModelSource`] for what is a hub model). `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`,
+/// `HF_TOKEN` and `HF_HUB_OFFLINE` have the same meaning as for those tools.
 ///
 /// ```
 /// use forerun::{Forerun, Loader, Options, Plan, RandomPair, Step};
@@ -126,16 +127,16 @@ impl<'a> Loader<'a> {
     }
 
     /// Lets all engines that this loader opens share weights, so that several plans need the memory
-    /// of one. Weights are shared if checkpoint and type are the same. The loader keeps them until it
-    /// is dropped.
+    /// of one. Weights are shared if checkpoint and type are the same. The loader keeps them until
+    /// it is dropped.
     #[must_use]
     pub fn sharing_weights(mut self) -> Self {
         self.shared = Some(Shared::default());
         self
     }
 
-    /// Lets placements name drivers of GPUs that compute on the processor, such as lavapipe. They are for tests. The
-    /// environment variable `FORERUN_GPU_SOFTWARE=1` has the same effect.
+    /// Lets placements name drivers of GPUs that compute on the processor, such as lavapipe. They
+    /// are for tests. The environment variable `FORERUN_GPU_SOFTWARE=1` has the same effect.
     #[cfg(feature = "gpu")]
     #[must_use]
     pub fn with_software_gpus(mut self) -> Self {
@@ -146,7 +147,8 @@ impl<'a> Loader<'a> {
     /// Sets a callback that receives progress reports and may cancel.
     ///
     /// Returning [`ControlFlow::Break`] stops a download at once; the next run resumes it. It stops
-    /// loading after the current model, on a GPU after the current layer. Both fail with [`ForerunError::Cancelled`].
+    /// loading after the current model, on a GPU after the current layer. Both fail with
+    /// [`ForerunError::Cancelled`].
     #[must_use]
     pub fn on_progress(
         mut self,
@@ -160,8 +162,8 @@ impl<'a> Loader<'a> {
     /// downloaded if necessary. A given path may not exist.
     ///
     /// # Errors
-    /// If a hub model cannot be downloaded, the progress callback cancels the download, or the model is
-    /// part of the program.
+    /// If a hub model cannot be downloaded, the progress callback cancels the download, or the
+    /// model is part of the program.
     pub fn locate(&mut self, model: &ModelSource) -> Result<PathBuf, ForerunError> {
         match model {
             ModelSource::Path(path) => Ok(path.clone()),
@@ -245,7 +247,8 @@ impl<'a> Loader<'a> {
         Ok(weights)
     }
 
-    /// Returns what a drafter needs of a target that is elsewhere: on a GPU, or on cores if there is no `gpu`.
+    /// Returns what a drafter needs of a target that is elsewhere: on a GPU, or on cores if there
+    /// is no `gpu`.
     pub(crate) fn load_shared(
         &mut self,
         gpu: Option<usize>,
@@ -281,7 +284,8 @@ impl<'a> Loader<'a> {
         Ok(loaded)
     }
 
-    /// Calls `load` with a function that reports how many of the layers have been loaded, and says whether to go on.
+    /// Calls `load` with a function that reports how many of the layers have been loaded, and says
+    /// whether to go on.
     fn by_layer<T>(
         &mut self,
         model: &ModelSource,
@@ -445,8 +449,8 @@ impl<'a> Loader<'a> {
         Ok(weights)
     }
 
-    /// Returns the weights of a drafter that was trained for a target. Calls `read` unless they are shared already: it also
-    /// returns the part of the target that they use.
+    /// Returns the weights of a drafter that was trained for a target. Calls `read` unless they are
+    /// shared already: it also returns the part of the target that they use.
     pub(crate) fn load_drafter(
         &mut self,
         key: SpeculatorKey,

@@ -50,7 +50,8 @@ pub(crate) fn of_model_without_layers(
     Weights::least_memory(&ends, checkpoint, types, Share::WHOLE)
 }
 
-/// Returns the memory that a part of a target needs, which drafters share. A norm needs next to none.
+/// Returns the memory that a part of a target needs, which drafters share. A norm needs next to
+/// none.
 pub(crate) fn of_shared(
     checkpoint: &Checkpoint,
     types: ModelTypes,
@@ -74,7 +75,8 @@ pub(crate) fn of_model_on_gpu(
     Ok(0)
 }
 
-/// Returns the memory that a drafter trained for a target needs on a GPU, without what it shares with the target.
+/// Returns the memory that a drafter trained for a target needs on a GPU, without what it shares
+/// with the target.
 #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "there are no GPUs"))]
 pub(crate) fn of_speculator_on_gpu(
     speculator: &Speculator,
@@ -93,7 +95,8 @@ pub(crate) fn of_speculator_on_gpu(
     Ok(0)
 }
 
-/// Returns the memory that a part of a target needs on a GPU, which drafters share. A norm needs next to none.
+/// Returns the memory that a part of a target needs on a GPU, which drafters share. A norm needs
+/// next to none.
 #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "there are no GPUs"))]
 pub(crate) fn of_shared_on_gpu(
     checkpoint: &Checkpoint,
@@ -109,8 +112,8 @@ pub(crate) fn of_shared_on_gpu(
     }
 }
 
-/// Checks that models which need this memory can be loaded. Systems that do not say how much memory they
-/// have pass.
+/// Checks that models which need this memory can be loaded. Systems that do not say how much memory
+/// they have pass.
 ///
 /// # Errors
 /// If less is available.

@@ -28,8 +28,8 @@ pub struct ModelId {
 }
 
 impl ModelId {
-    /// Parses an id. Returns `None` for texts that look like paths, and for names that the hub does not
-    /// allow, so that no id leads out of the cache's folders.
+    /// Parses an id. Returns `None` for texts that look like paths, and for names that the hub does
+    /// not allow, so that no id leads out of the cache's folders.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (model, revision) = text.split_once('@').unwrap_or((text, "main"));

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 /// A checkpoint on disk, a model of the Hugging Face hub, or one that is part of the program.
 ///
-/// Converting from a text or a path decides which one is meant: a path that exists is a checkpoint on
-/// disk. Otherwise, with the feature `hub`, a text such as `owner/name`, `owner/name@revision` or
-/// `owner/name:Q4_K_M` is a hub id. Everything else is a path, which may not exist until the model is opened.
+/// Converting from a text or a path decides which one is meant: a path that exists is a checkpoint
+/// on disk. Otherwise, with the feature `hub`, a text such as `owner/name`, `owner/name@revision`
+/// or `owner/name:Q4_K_M` is a hub id. Everything else is a path, which may not exist until the
+/// model is opened.
 ///
 /// ```
 /// use forerun::ModelSource;
@@ -39,7 +40,8 @@ impl ModelSource {
         }
     }
 
-    /// Returns the last component of the path, or a hub model's id without its owner, as a short name.
+    /// Returns the last component of the path, or a hub model's id without its owner, as a short
+    /// name.
     #[must_use]
     pub fn name(&self) -> String {
         match self {

@@ -46,15 +46,17 @@ pub struct ModelSummary {
     pub stored_bytes: u64,
     /// The types of the matrices in memory, such as `q4_0 and bf16`.
     pub types: String,
-    /// The memory that the model needs at least, in bytes: weights in these types, and a small cache.
+    /// The memory that the model needs at least, in bytes: weights in these types, and a small
+    /// cache.
     pub memory_bytes: u64,
     /// The model's own chat template, if it has one.
     pub chat_template: Result<Option<String>, ChatTemplateError>,
 }
 
 impl ModelSummary {
-    /// Opens a model, and reads everything but its weights. `types` are those of the matrices in memory; `None`
-    /// stands for the checkpoint's own. A hub model is downloaded if the loader is not offline.
+    /// Opens a model, and reads everything but its weights. `types` are those of the matrices in
+    /// memory; `None` stands for the checkpoint's own. A hub model is downloaded if the loader is
+    /// not offline.
     ///
     /// # Errors
     /// If the model cannot be found, or cannot run.

@@ -10,7 +10,8 @@ pub enum Step<'a> {
         /// The file's name in the repository.
         file: &'a str,
     },
-    /// The hub cannot be reached, so the model comes from the cache as it was last seen. Reported once.
+    /// The hub cannot be reached, so the model comes from the cache as it was last seen. Reported
+    /// once.
     Cached {
         /// The model's hub id.
         model: &'a str,
@@ -22,8 +23,8 @@ pub enum Step<'a> {
         /// The types of its matrices in memory, such as `q4_0 and bf16`.
         types: &'a str,
     },
-    /// The first layers of a model are on a GPU, the others will be on cores. Progress counts the layers on the GPU, and
-    /// all. Reported once.
+    /// The first layers of a model are on a GPU, the others will be on cores. Progress counts the
+    /// layers on the GPU, and all. Reported once.
     Split {
         /// The model as the plan names it.
         model: &'a str,

@@ -1,4 +1,5 @@
-//! Quality measurements on a text: what a weight type costs, and how close a drafter is to its target.
+//! Quality measurements on a text: what a weight type costs, and how close a drafter is to its
+//! target.
 
 use crate::error::ForerunError;
 use crate::loader::Loader;
@@ -21,7 +22,8 @@ pub struct QualityOptions {
     pub model: ModelSource,
     /// Weight types and mixes to compare with f32. F32 itself is always measured, and first.
     pub weight_types: Vec<WeightTypes>,
-    /// Drafters with the model's vocabulary to compare with the model in f32. They keep their own types.
+    /// Drafters with the model's vocabulary to compare with the model in f32. They keep their own
+    /// types.
     pub draft_models: Vec<ModelSource>,
     /// The maximum number of tokens to predict. A longer text is cut.
     pub max_tokens: usize,
@@ -184,9 +186,10 @@ impl QualityBench {
         Ok(Self { checkpoint, types, drafters, windows, window })
     }
 
-    /// Measures the ceiling of drafters that draft several tokens in one pass ([`CeilingProbe`]), with the
-    /// model in its own types, after every 32nd token. Returns the mean overlap at each place, and its standard
-    /// error. `progress` receives the number of measured texts, and their total number.
+    /// Measures the ceiling of drafters that draft several tokens in one pass ([`CeilingProbe`]),
+    /// with the model in its own types, after every 32nd token. Returns the mean overlap at each
+    /// place, and its standard error. `progress` receives the number of measured texts, and their
+    /// total number.
     ///
     /// # Errors
     /// If weights cannot be loaded, or a forward pass fails.
@@ -219,9 +222,9 @@ impl QualityBench {
         Ok(probe.overlaps())
     }
 
-    /// Measures every weight type and drafter on every window. The model in f32 and one other model are in
-    /// memory at a time. `progress` receives the number of tokens predicted so far by all of them, and the
-    /// number that they will predict.
+    /// Measures every weight type and drafter on every window. The model in f32 and one other model
+    /// are in memory at a time. `progress` receives the number of tokens predicted so far by all of
+    /// them, and the number that they will predict.
     ///
     /// # Errors
     /// If weights cannot be loaded, or a forward pass fails.

@@ -1,6 +1,7 @@
 //! Engines whose workers are on the ranks of an MPI job.
 //!
-//! All ranks make the same plan, and each loads the models that the placement gives it. Rank 0 decodes.
+//! All ranks make the same plan, and each loads the models that the placement gives it. Rank 0
+//! decodes.
 
 use crate::engine::{Forerun, OpenedPlan};
 use crate::error::ForerunError;
@@ -38,7 +39,8 @@ pub struct RankSite<'a> {
     pub rank: usize,
     /// The cores of the rank's device.
     pub cores: &'a [usize],
-    /// Connects this rank with the others that compute a model together. It receives their ranks, the leader first.
+    /// Connects this rank with the others that compute a model together. It receives their ranks,
+    /// the leader first.
     pub connect: &'a dyn Fn(&[usize]) -> Box<dyn Exchange>,
 }
 
@@ -111,7 +113,8 @@ impl RankPart {
         }
     }
 
-    /// Returns the connection to the other ranks of a model. Whoever takes it first computes this rank's part.
+    /// Returns the connection to the other ranks of a model. Whoever takes it first computes this
+    /// rank's part.
     pub(crate) fn take_exchange(&self) -> Option<Box<dyn Exchange>> {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -152,7 +155,8 @@ pub struct RankFacts {
     plan: String,
     /// The models of the plan with a fingerprint of their files.
     models: Vec<(String, String)>,
-    /// A model that other ranks must compute with the same bits, and the instruction set of this rank.
+    /// A model that other ranks must compute with the same bits, and the instruction set of this
+    /// rank.
     isa: Option<(String, String)>,
     /// What each drafter drafts in one job, if it is on this rank: the fields of [`DraftPattern`].
     patterns: Vec<Option<(Option<usize>, bool, u32)>>,
@@ -238,8 +242,9 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Loads the models that `plan` places on this rank, and starts their workers on the cores of `site`. If the rank
-    /// computes a model with others, and another one leads, a thread computes its share from now on.
+    /// Loads the models that `plan` places on this rank, and starts their workers on the cores of
+    /// `site`. If the rank computes a model with others, and another one leads, a thread computes
+    /// its share from now on.
     ///
     /// # Errors
     /// As [`Forerun::open_with`].
@@ -305,8 +310,8 @@ impl Rank {
         self.runtime
     }
 
-    /// Opens the engine on rank 0. `others` are the facts of the other ranks, from 1 upwards. `connect` makes
-    /// handles to the workers of all ranks; it receives those of rank 0.
+    /// Opens the engine on rank 0. `others` are the facts of the other ranks, from 1 upwards.
+    /// `connect` makes handles to the workers of all ranks; it receives those of rank 0.
     ///
     /// # Errors
     /// [`RankError`] if the ranks do not fit together.
@@ -335,7 +340,8 @@ fn group_of(workers: &[WorkerDescription], rank: usize) -> Option<&WorkerDescrip
         .find_map(|(worker, ranks)| (ranks.len() > 1 && ranks.contains(&rank)).then_some(worker))
 }
 
-/// Returns a model that this rank leads. `exchange` connects it with the ranks that have the other parts.
+/// Returns a model that this rank leads. `exchange` connects it with the ranks that have the other
+/// parts.
 pub(crate) fn lead(
     weights: Arc<Weights>,
     team: &Arc<Team>,
@@ -413,8 +419,8 @@ const MODEL_FILES: [&str; 6] = ["safetensors", "gguf", "json", "bin", "model", "
 /// Files up to this size are read as a whole.
 const WHOLE_FILE: u64 = 64 << 20;
 
-/// Of larger files, one block is read in each stretch of this size. Another checkpoint, also of the same model,
-/// differs nearly everywhere.
+/// Of larger files, one block is read in each stretch of this size. Another checkpoint, also of the
+/// same model, differs nearly everywhere.
 const STRETCH: u64 = 1 << 18;
 const BLOCK: u64 = 1 << 12;
 

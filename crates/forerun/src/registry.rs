@@ -13,8 +13,8 @@ use std::str::FromStr;
 
 /// All drafters, in the order of the help.
 ///
-/// To add a drafter on tokens, add its entry here. How drafters with a checkpoint are built stands in
-/// [`drafter_builders`](build).
+/// To add a drafter on tokens, add its entry here. How drafters with a checkpoint are built stands
+/// in [`drafter_builders`](build).
 static DRAFTERS: &[DrafterEntry] = &[
     DrafterEntry {
         name: "none",
@@ -236,8 +236,8 @@ impl DrafterEntry {
 
 /// A kind of drafter: an entry of the registry of drafters, or of your own.
 ///
-/// Parsed from and displayed as its name in lower case, with a hyphen in `prompt-lookup`. Kinds with the
-/// same name are equal. Only the registry's own drafters can be parsed.
+/// Parsed from and displayed as its name in lower case, with a hyphen in `prompt-lookup`. Kinds
+/// with the same name are equal. Only the registry's own drafters can be parsed.
 #[derive(Clone, Copy)]
 pub struct DrafterKind(&'static DrafterEntry);
 
@@ -252,13 +252,13 @@ impl DrafterKind {
     pub const EasySpec: Self = Self::named("easyspec");
     /// The tokens after earlier occurrences of the last tokens. Needs no model.
     pub const PromptLookup: Self = Self::named("prompt-lookup");
-    /// The most frequent tokens after earlier occurrences of the end of the text (suffix decoding, arXiv
-    /// 2411.04975). Needs no model.
+    /// The most frequent tokens after earlier occurrences of the end of the text (suffix decoding,
+    /// arXiv 2411.04975). Needs no model.
     pub const Suffix: Self = Self::named("suffix");
     /// The same with the answers of earlier requests, unless the text depends on drafts.
     pub const SuffixPool: Self = Self::named("suffix-pool");
-    /// N-grams that the target itself generates in the passes that verify (lookahead decoding, arXiv
-    /// 2402.02057). Needs no draft model.
+    /// N-grams that the target itself generates in the passes that verify (lookahead decoding,
+    /// arXiv 2402.02057). Needs no draft model.
     pub const Lookahead: Self = Self::named("lookahead");
     /// A second language model whose drafts are built from, and extended by, phrases (Ouroboros,
     /// arXiv 2402.13720).
@@ -270,16 +270,18 @@ impl DrafterKind {
     pub const Hydra: Self = Self::named("hydra");
     /// A layer on the target's hidden states (EAGLE, EAGLE-2 and EAGLE-3, arXiv 2401.15077).
     pub const Eagle: Self = Self::named("eagle");
-    /// Layers on the target's hidden states that draft a block in one forward pass (DFlash, arXiv 2602.06036).
+    /// Layers on the target's hidden states that draft a block in one forward pass (DFlash, arXiv
+    /// 2602.06036).
     pub const DFlash: Self = Self::named("dflash");
     /// The same with convolutions over the block and a selector of tokens (DFlash 2, z-lab/dflash).
     pub const DFlash2: Self = Self::named("dflash2");
     /// DFlash with heads that correct the block token by token (DSpark, arXiv 2607.05147).
     pub const DSpark: Self = Self::named("dspark");
-    /// The layer of the target's own checkpoint that predicts a further token (MTP, arXiv 2412.19437).
+    /// The layer of the target's own checkpoint that predicts a further token (MTP, arXiv
+    /// 2412.19437).
     pub const Mtp: Self = Self::named("mtp");
-    /// A drafter that predicts all positions in one forward pass (both integrations of ParallelSpec,
-    /// arXiv 2410.05589; PARD, arXiv 2504.18583; PARD-2, arXiv 2605.08632).
+    /// A drafter that predicts all positions in one forward pass (both integrations of
+    /// ParallelSpec, arXiv 2410.05589; PARD, arXiv 2504.18583; PARD-2, arXiv 2605.08632).
     pub const Parallel: Self = Self::named("parallel");
 }
 
@@ -359,8 +361,8 @@ impl DrafterKind {
         matches!(self.0.source, Source::Target)
     }
 
-    /// Returns whether this drafter's checkpoint is trained for one target. Such checkpoints are not
-    /// models by themselves, except PARD's.
+    /// Returns whether this drafter's checkpoint is trained for one target. Such checkpoints are
+    /// not models by themselves, except PARD's.
     #[must_use]
     pub fn belongs_to_target(self) -> bool {
         matches!(self.0.source, Source::Speculator { .. })
@@ -371,7 +373,8 @@ impl DrafterKind {
         matches!(self.0.source, Source::Model { translates: true, .. })
     }
 
-    /// Returns how it drafts with a whole model that holds a drafter of the layout `found`, if it needs no target.
+    /// Returns how it drafts with a whole model that holds a drafter of the layout `found`, if it
+    /// needs no target.
     pub(crate) fn build_model(self, found: Option<SpeculatorKind>) -> Option<BuildModel> {
         match self.0.source {
             Source::Model { build, .. } if is_model(found) => Some(build),
@@ -400,8 +403,8 @@ impl DrafterKind {
         }
     }
 
-    /// Returns whether this drafter can use a checkpoint that holds a drafter of the layout `found`,
-    /// or a language model if that is `None`.
+    /// Returns whether this drafter can use a checkpoint that holds a drafter of the layout
+    /// `found`, or a language model if that is `None`.
     #[must_use]
     pub fn can_use(self, found: Option<SpeculatorKind>) -> bool {
         let takes_models = matches!(self.0.source, Source::Model { .. });

@@ -16,9 +16,9 @@ use crate::unknown_value::UnknownValue;
 /// Parsed from `auto`, `block`, `rejection` and `coupled`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerificationChoice {
-    /// [`Verification::Coupled`] if the request has a seed, which promises reproducible text. Otherwise
-    /// [`Verification::Block`] if the method verifies whole drafts, and [`Verification::Rejection`] if it
-    /// does not.
+    /// [`Verification::Coupled`] if the request has a seed, which promises reproducible text.
+    /// Otherwise [`Verification::Block`] if the method verifies whole drafts, and
+    /// [`Verification::Rejection`] if it does not.
     #[default]
     Auto,
     /// The given verification, with and without a seed.
@@ -41,8 +41,8 @@ impl FromStr for VerificationChoice {
 
 /// The options of one answer.
 ///
-/// The default is greedy decoding of up to 200 tokens. [`Sampling`] documents the order in which the
-/// sampling options apply. At temperature 0, only penalties and the logit bias have an effect.
+/// The default is greedy decoding of up to 200 tokens. [`Sampling`] documents the order in which
+/// the sampling options apply. At temperature 0, only penalties and the logit bias have an effect.
 ///
 /// ```
 /// use forerun::{Request, SamplingOptions};
@@ -68,26 +68,26 @@ pub struct Request {
     /// Texts that end the answer, and are not part of it. The stop string that is complete first
     /// counts. If several are complete at once, the one that began first counts.
     pub stop: Vec<String>,
-    /// Tokens that end the answer, in addition to the model's end-of-sequence tokens. The one that ends
-    /// it is the answer's last token, and has no text.
+    /// Tokens that end the answer, in addition to the model's end-of-sequence tokens. The one that
+    /// ends it is the answer's last token, and has no text.
     pub stop_tokens: Vec<TokenId>,
-    /// Whether to continue after the model's end-of-sequence tokens. They are then tokens like any other.
+    /// Whether to continue after the model's end-of-sequence tokens. They are then tokens like any
+    /// other.
     pub ignore_eos: bool,
-    /// Whether the text contains the texts of special tokens, such as the tags around a tool call. Tokens that end
-    /// the answer have no text.
+    /// Whether the text contains the texts of special tokens, such as the tags around a tool call.
+    /// Tokens that end the answer have no text.
     pub special_tokens: bool,
     /// Reports the log-probability of every token, and those of this many most probable tokens at
     /// its position: 0 to [`MAX_LOGPROBS`]. `Some(0)` reports the token alone.
     ///
-    /// These are the target's own log-probabilities, before any of the sampling options. They do not
-    /// depend on the drafter.
+    /// These are the target's own log-probabilities, before any of the sampling options. They do
+    /// not depend on the drafter.
     pub logprobs: Option<usize>,
-    /// The number of tokens of a draft, instead of the engine's. It changes the speed, not the distribution of the
-    /// text.
-    pub draft_tokens: Option<usize>,
-    /// The shape of a draft, instead of the engine's; [`Tree::None`] is the engine's, and [`Tree::Auto`] is not
-    /// possible. It changes the speed, not the
+    /// The number of tokens of a draft, instead of the engine's. It changes the speed, not the
     /// distribution of the text.
+    pub draft_tokens: Option<usize>,
+    /// The shape of a draft, instead of the engine's; [`Tree::None`] is the engine's, and
+    /// [`Tree::Auto`] is not possible. It changes the speed, not the distribution of the text.
     pub tree: Tree,
     /// What the answer's text must look like. It ends when it is complete; the end token is the
     /// answer's last token.
@@ -203,8 +203,9 @@ impl Request {
         self.validate()
     }
 
-    /// Returns the method that decodes the answer: [`Method::Speculative`] in place of [`Method::Auto`] if the answer asks for
-    /// trees or block verification, which no other method supports.
+    /// Returns the method that decodes the answer: [`Method::Speculative`] in place of
+    /// [`Method::Auto`] if the answer asks for trees or block verification, which no other method
+    /// supports.
     pub(crate) fn decoded_by(&self, method: Method) -> Method {
         let in_blocks = self.verification == VerificationChoice::Always(Verification::Block);
         let only_speculative = in_blocks || self.tree != Tree::None;
@@ -256,8 +257,8 @@ impl Request {
     }
 }
 
-/// Draws a seed from the operating system's randomness, through the standard library's hasher. It is
-/// smaller than 2⁵³, so that readers of JSON that know only 64-bit floats read it exactly.
+/// Draws a seed from the operating system's randomness, through the standard library's hasher. It
+/// is smaller than 2⁵³, so that readers of JSON that know only 64-bit floats read it exactly.
 fn draw_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish() >> (64 - 53)
 }

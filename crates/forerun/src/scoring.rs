@@ -14,11 +14,13 @@ use forerun_runtime::{Canceller, ClusterHandle};
 const ROWS: usize = 32;
 
 impl Forerun {
-    /// Returns the target's log-probability of each token of `continuation`, given the tokens before it, and those of
-    /// the `top` most probable tokens at its place. The first of them follows `prompt`. Nothing is added to the prompt.
+    /// Returns the target's log-probability of each token of `continuation`, given the tokens
+    /// before it, and those of the `top` most probable tokens at its place. The first of them
+    /// follows `prompt`. Nothing is added to the prompt.
     ///
-    /// These are the numbers that [`Request::logprobs`](crate::Request::logprobs) reports for generated tokens, to the
-    /// last bit. The drafter has no part in it. `canceller` stops the computation from another thread.
+    /// These are the numbers that [`Request::logprobs`](crate::Request::logprobs) reports for
+    /// generated tokens, to the last bit. The drafter has no part in it. `canceller` stops the
+    /// computation from another thread.
     ///
     /// ```
     /// use forerun::{Canceller, Forerun, Options, Plan, RandomPair};
@@ -34,8 +36,9 @@ impl Forerun {
     /// ```
     ///
     /// # Errors
-    /// If the prompt is empty, prompt and continuation are longer than the context and one token, `top` is above
-    /// [`MAX_LOGPROBS`], a token before the last is not in the vocabulary, or a job fails or is cancelled.
+    /// If the prompt is empty, prompt and continuation are longer than the context and one token,
+    /// `top` is above [`MAX_LOGPROBS`], a token before the last is not in the vocabulary, or a job
+    /// fails or is cancelled.
     pub fn score(
         &self,
         prompt: &[TokenId],
@@ -88,7 +91,8 @@ impl Text {
                 tokens: self.tokens[..start].into(),
                 prompt_len: self.prompt_len,
                 tree,
-                // Rows at temperature 1 have all tokens, so that each of them has a log-probability.
+                // Rows at temperature 1 have all tokens, so that each of them has a
+                // log-probability.
                 sampling: Sampling {
                     options: SamplingOptions { temperature: 1.0, ..SamplingOptions::default() },
                     ..Sampling::greedy()

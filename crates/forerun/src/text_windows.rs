@@ -9,12 +9,13 @@ pub(crate) const DEFAULT_WINDOW: usize = 512;
 /// The number of bytes that are encoded first for each wanted token.
 const BYTES_PER_TOKEN: usize = 16;
 
-/// The number of tokens before a cut that are not used, since the whole text may have other tokens there.
+/// The number of tokens before a cut that are not used, since the whole text may have other tokens
+/// there.
 const MARGIN: usize = 16;
 
-/// Encodes the start of a text, and cuts it into windows of at most `window` tokens in which at most
-/// `max_tokens` tokens follow others, each of them exactly once. There is no window if the text has fewer than
-/// two tokens.
+/// Encodes the start of a text, and cuts it into windows of at most `window` tokens in which at
+/// most `max_tokens` tokens follow others, each of them exactly once. There is no window if the
+/// text has fewer than two tokens.
 pub(crate) fn text_windows(
     tokenizer: &Tokenizer,
     text: &str,
@@ -50,8 +51,8 @@ fn bos(tokenizer: &Tokenizer, tokens: &[TokenId]) -> Result<Option<TokenId>, Tok
     Ok(empty.first().copied().filter(|bos| tokens.first() == Some(bos)))
 }
 
-/// Cuts tokens into windows in which every token but the first is predicted exactly once. Each window
-/// begins with BOS, or, without BOS, with the last token of the previous window.
+/// Cuts tokens into windows in which every token but the first is predicted exactly once. Each
+/// window begins with BOS, or, without BOS, with the last token of the previous window.
 fn windows(tokens: &[TokenId], bos: Option<TokenId>, window: usize) -> Vec<Vec<TokenId>> {
     let starts = (1..tokens.len()).step_by(window - 1);
     let cut = |start: usize| {

@@ -59,7 +59,8 @@ pub struct Tokenizer {
 pub struct SpecialTokens {
     /// Whether to add those that belong around every text, such as BOS.
     pub add: bool,
-    /// Whether the texts of special tokens become these tokens. If not, they are text like any other.
+    /// Whether the texts of special tokens become these tokens. If not, they are text like any
+    /// other.
     pub parse: bool,
 }
 
@@ -81,7 +82,8 @@ pub enum TokenizerError {
          folder, or a tokenizer within a GGUF file"
     )]
     Missing(PathBuf),
-    /// A GGUF file is malformed, or the model, whose size decides between its tokenizers, cannot be opened.
+    /// A GGUF file is malformed, or the model, whose size decides between its tokenizers, cannot be
+    /// opened.
     #[error(transparent)]
     Load(Box<LoadError>),
     /// A GGUF file has a kind of tokenizer that is not supported.
@@ -149,12 +151,12 @@ impl From<LoadError> for TokenizerError {
 }
 
 impl Tokenizer {
-    /// Loads the tokenizer within a GGUF file, or else that in the checkpoint's folder: `tokenizer.json`, or
-    /// the llama2.c tokenizer (`tok*.bin`) with as many tokens as the model.
+    /// Loads the tokenizer within a GGUF file, or else that in the checkpoint's folder:
+    /// `tokenizer.json`, or the llama2.c tokenizer (`tok*.bin`) with as many tokens as the model.
     ///
     /// # Errors
-    /// If there is none, it is malformed, or a GGUF file has one of an unsupported kind. For a llama2.c
-    /// tokenizer, if the model cannot be opened.
+    /// If there is none, it is malformed, or a GGUF file has one of an unsupported kind. For a
+    /// llama2.c tokenizer, if the model cannot be opened.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, TokenizerError> {
         let vocab_size = || Ok(Checkpoint::open(checkpoint)?.config().vocab_size);
         Self::find(checkpoint, vocab_size)
@@ -206,8 +208,8 @@ impl Tokenizer {
         Self::from_json(file, json, model.text(CONFIG))
     }
 
-    /// Builds the tokenizer that a GGUF file's metadata describe. A whole `tokenizer.json` among them takes
-    /// precedence, because it describes rules that llama.cpp lacks.
+    /// Builds the tokenizer that a GGUF file's metadata describe. A whole `tokenizer.json` among
+    /// them takes precedence, because it describes rules that llama.cpp lacks.
     fn from_gguf(metadata: GgufMetadata<'_>) -> Result<Self, TokenizerError> {
         let file = metadata.path();
         let Some(json) = metadata.text(gguf::JSON)? else {
@@ -246,8 +248,8 @@ impl Tokenizer {
         Self::from_huggingface(inner, file, |inner| config.bos(inner))
     }
 
-    /// Completes the tokenizer of a `tokenizer.json`. `configured_bos` returns the token to put in front
-    /// of every text if the tokenizer itself adds none.
+    /// Completes the tokenizer of a `tokenizer.json`. `configured_bos` returns the token to put in
+    /// front of every text if the tokenizer itself adds none.
     fn from_huggingface(
         mut inner: tokenizers::Tokenizer,
         file: PathBuf,
@@ -268,8 +270,8 @@ impl Tokenizer {
         mut control: HashSet<TokenId>,
     ) -> Result<Self, TokenizerError> {
         let vocabulary = inner.get_vocab(true);
-        // Neither the alphabet of byte-level tokenizers nor that of sentencepiece is shorter than the
-        // text that it stands for.
+        // Neither the alphabet of byte-level tokenizers nor that of sentencepiece is shorter than
+        // the text that it stands for.
         let longest_token = vocabulary.keys().map(String::len).max().unwrap_or(0);
         let ends = mark_ends(&mut inner, &vocabulary).map_err(|error| broken(&file, &error))?;
         let added = inner.get_added_tokens_decoder().into_iter();
@@ -357,8 +359,9 @@ impl Tokenizer {
         Ok(bos.into_iter().chain(tokens).chain(eos).collect())
     }
 
-    /// Returns how long a text is, if it certainly has `limit` tokens or more. Neither time nor memory
-    /// grows with the text beyond that many tokens. `None` means that it can be encoded as a whole.
+    /// Returns how long a text is, if it certainly has `limit` tokens or more. Neither time nor
+    /// memory grows with the text beyond that many tokens. `None` means that it can be encoded as a
+    /// whole.
     ///
     /// # Errors
     /// If the text cannot be encoded.
@@ -446,8 +449,8 @@ impl Tokenizer {
         self.inner.token_to_id(text)
     }
 
-    /// Encodes the text from byte `cut` on. Returns each token with the byte of the text at which it
-    /// begins. The first tokens after the cut may differ from those of the whole text.
+    /// Encodes the text from byte `cut` on. Returns each token with the byte of the text at which
+    /// it begins. The first tokens after the cut may differ from those of the whole text.
     pub(crate) fn encode_from(&self, text: &str, cut: usize) -> Option<Vec<(TokenId, usize)>> {
         let whole = cut == 0;
         let encoding = self.inner.encode(text.get(cut..)?, whole).ok()?;
@@ -476,21 +479,22 @@ impl Tokenizer {
         self.same_text.get(&token).copied().unwrap_or(token)
     }
 
-    /// Returns the text of a token in the middle of a text. Alone, many tokens lose a leading space. Bytes
-    /// that form no character become the replacement character.
+    /// Returns the text of a token in the middle of a text. Alone, many tokens lose a leading
+    /// space. Bytes that form no character become the replacement character.
     #[must_use]
     pub fn piece(&self, token: TokenId) -> String {
         String::from_utf8_lossy(&self.bytes(token)).into_owned()
     }
 
-    /// Returns the bytes of a token in the middle of a text. They may be a part of a character. Special
-    /// tokens and unknown ids have none.
+    /// Returns the bytes of a token in the middle of a text. They may be a part of a character.
+    /// Special tokens and unknown ids have none.
     #[must_use]
     pub fn bytes(&self, token: TokenId) -> Vec<u8> {
         if self.is_special(token) { Vec::new() } else { self.bytes_with_special(token) }
     }
 
-    /// Returns the bytes of a token as [`Self::bytes`] does. The bytes of special tokens are their texts.
+    /// Returns the bytes of a token as [`Self::bytes`] does. The bytes of special tokens are their
+    /// texts.
     #[must_use]
     pub fn bytes_with_special(&self, token: TokenId) -> Vec<u8> {
         let id = self.encoded(token);
@@ -518,8 +522,8 @@ impl Tokenizer {
         &self.ends
     }
 
-    /// Returns whether both tokenizers have the same vocabulary, so that tokens of one mean the same to
-    /// the other.
+    /// Returns whether both tokenizers have the same vocabulary, so that tokens of one mean the
+    /// same to the other.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
         let same_vocabulary = || {
@@ -573,8 +577,8 @@ impl Tokenizer {
 /// Texts with at most this many bytes for each token of the context are encoded as a whole at once.
 const SHORT_TOKEN: usize = 4;
 
-/// A number of bytes that a token of any vocabulary may have. A tokenizer that leaves out spaces needs
-/// fewer tokens than its vocabulary suggests.
+/// A number of bytes that a token of any vocabulary may have. A tokenizer that leaves out spaces
+/// needs fewer tokens than its vocabulary suggests.
 const LONG_TOKEN: usize = 64;
 
 /// The size of the pieces in which long texts are counted, in bytes.
@@ -583,7 +587,8 @@ const PIECE: usize = 1 << 16;
 /// More tokens than a cut through a text can add.
 const TOKENS_AT_A_CUT: usize = 64;
 
-/// Returns the end of a text's first piece: before a space, so that the pieces have the text's own tokens.
+/// Returns the end of a text's first piece: before a space, so that the pieces have the text's own
+/// tokens.
 fn end_of_piece(text: &str) -> usize {
     if text.len() <= PIECE {
         return text.len();
@@ -607,8 +612,8 @@ pub(crate) fn folder_of(checkpoint: &Path) -> &Path {
     checkpoint.parent().unwrap_or(Path::new("."))
 }
 
-/// Makes characters without a token an error in a byte-pair vocabulary without an unknown token, where
-/// the library drops them.
+/// Makes characters without a token an error in a byte-pair vocabulary without an unknown token,
+/// where the library drops them.
 fn refuse_unknown_characters(inner: &mut tokenizers::Tokenizer) {
     let ModelWrapper::BPE(model) = inner.get_model() else { return };
     // Byte-level vocabularies, which have a token for every byte, need no copy of their model.
@@ -621,8 +626,8 @@ fn refuse_unknown_characters(inner: &mut tokenizers::Tokenizer) {
     }
 }
 
-/// Makes special tokens of the known ends of a vocabulary, which many files do not mark, and returns
-/// these ends.
+/// Makes special tokens of the known ends of a vocabulary, which many files do not mark, and
+/// returns these ends.
 fn mark_ends(
     inner: &mut tokenizers::Tokenizer,
     vocabulary: &HashMap<String, TokenId>,
@@ -661,7 +666,8 @@ mod tests {
     use super::llama2c::{byte_pair_tokenizer, read_pieces};
     use super::*;
 
-    /// Characters of one to four bytes, all encoded as byte tokens. The stream ends after any of them.
+    /// Characters of one to four bytes, all encoded as byte tokens. The stream ends after any of
+    /// them.
     #[test]
     fn streamed_bytes_are_the_text_for_every_end() -> Result<(), String> {
         let inner = byte_pair_tokenizer(&read_pieces(&pieces())?).map_err(|e| e.to_string())?;
@@ -694,7 +700,8 @@ mod tests {
         Ok(())
     }
 
-    /// The normalizer puts a space in front of every text, which includes that of the special token.
+    /// The normalizer puts a space in front of every text, which includes that of the special
+    /// token.
     #[test]
     fn special_tokens_with_a_normalized_text_are_not_decoded()
     -> Result<(), Box<dyn std::error::Error>> {
@@ -737,7 +744,8 @@ mod tests {
         let tokenizer = Tokenizer::of(
             inner.map_err(|reason| TokenizerError::Broken { file: PathBuf::new(), reason })?,
         )?;
-        // Words of one token and of one byte token, without spaces, and with characters of several bytes.
+        // Words of one token and of one byte token, without spaces, and with characters of several
+        // bytes.
         for text in [" a".repeat(100_000), "b".repeat(150_000), "aé😀".repeat(30_000)] {
             let tokens = tokenizer.encode(&text)?.len();
             for limit in [1, 100, tokens / 2, tokens - 1000] {

@@ -1,4 +1,5 @@
-//! Translation between the tokens of a target and of a drafter with another vocabulary, by their text.
+//! Translation between the tokens of a target and of a drafter with another vocabulary, by their
+//! text.
 
 use crate::tokenizer::Tokenizer;
 use forerun_core::TokenId;
@@ -8,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 /// The number of known tokens that are decoded together with the next ones, for their context.
 const WINDOW: usize = 8;
-/// The number of bytes at the end of a text that are encoded again when the text grows. It is enough for
-/// the tokens at the end to be those of the whole text.
+/// The number of bytes at the end of a text that are encoded again when the text grows. It is
+/// enough for the tokens at the end to be those of the whole text.
 const OVERLAP: usize = 96;
 /// The number of bytes after a cut with tokens that may differ from those of the whole text.
 const UNSETTLED: usize = 32;
@@ -24,8 +25,8 @@ pub(crate) struct Translation {
     target_end: Option<TokenId>,
     /// The drafter's end-of-sequence tokens.
     drafter_ends: Vec<TokenId>,
-    /// For every drafter token, the longest target token that is a prefix of its text. Computed when
-    /// first needed.
+    /// For every drafter token, the longest target token that is a prefix of its text. Computed
+    /// when first needed.
     counterparts: OnceLock<Vec<Option<TokenId>>>,
 }
 
@@ -57,8 +58,8 @@ impl Translation {
         }
     }
 
-    /// Decodes the target's `tokens` as far as `progress` does not have them. Returns whether the text
-    /// ends with a whole character; if not, `progress` is unchanged.
+    /// Decodes the target's `tokens` as far as `progress` does not have them. Returns whether the
+    /// text ends with a whole character; if not, `progress` is unchanged.
     fn decode_new(&self, progress: &mut Progress, tokens: &[TokenId]) -> bool {
         if !tokens.starts_with(&progress.target_tokens) {
             *progress = Progress::default();
@@ -163,8 +164,8 @@ impl VocabTranslator for Translation {
     }
 }
 
-/// Returns a text without spaces at the end, as the drafter gets it. If words begin with their space, a
-/// space at the end would keep the drafter from predicting a word.
+/// Returns a text without spaces at the end, as the drafter gets it. If words begin with their
+/// space, a space at the end would keep the drafter from predicting a word.
 fn without_final_spaces(text: &str) -> &str {
     text.trim_end_matches(' ')
 }
@@ -208,8 +209,8 @@ mod tests {
         (0..count).map(|at| words[(at * at * 5 + at * 3) % words.len()]).collect()
     }
 
-    /// Returns a target with spaces at the end of tokens, and a drafter with spaces at the beginning, so
-    /// that few token boundaries agree.
+    /// Returns a target with spaces at the end of tokens, and a drafter with spaces at the
+    /// beginning, so that few token boundaries agree.
     fn translation() -> Translation {
         let target = tokenizer(&["the ", "then ", "cat", "is ", "a ", "th"]);
         let drafter = tokenizer(&[" the", " cat", " thing", " is", "nip"]);

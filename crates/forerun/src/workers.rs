@@ -122,7 +122,8 @@ struct WorkerModels {
     /// Which target replicas are on GPUs, as a whole or in part.
     #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there is none without GPUs"))]
     placement: Placement,
-    /// The connection to the other ranks that compute the model together with this one, until it is in use.
+    /// The connection to the other ranks that compute the model together with this one, until it is
+    /// in use.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
     /// Whether each half of a draft is computed on one of two devices.
     halves: bool,
@@ -223,7 +224,8 @@ impl WorkerModels {
         })
     }
 
-    /// Returns the target on a team, with those of other ranks or without, or its layers spread over several devices.
+    /// Returns the target on a team, with those of other ranks or without, or its layers spread
+    /// over several devices.
     fn replica(
         &self,
         engine: &Engine,

@@ -1,5 +1,5 @@
-//! Models whose keys or values are too large for a cache in f16: an error that names the cache, or an answer
-//! without the drafter.
+//! Models whose keys or values are too large for a cache in f16: an error that names the cache, or
+//! an answer without the drafter.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

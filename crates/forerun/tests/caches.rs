@@ -1,6 +1,6 @@
-//! Caches are correct when drafting runs ahead. After every rejection, cancellation and restart, target
-//! and drafter compute with their caches the same logits, bit for bit, as a fresh forward pass. This holds
-//! on separate devices, and on two devices that they share.
+//! Caches are correct when drafting runs ahead. After every rejection, cancellation and restart,
+//! target and drafter compute with their caches the same logits, bit for bit, as a fresh forward
+//! pass. This holds on separate devices, and on two devices that they share.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

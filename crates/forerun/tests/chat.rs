@@ -1,5 +1,5 @@
-//! Conversations: caches are reused between turns, the text is the target's, and the oldest turns are left
-//! out when the context is full.
+//! Conversations: caches are reused between turns, the text is the target's, and the oldest turns
+//! are left out when the context is full.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -62,9 +62,9 @@ fn computed_tokens(answer: &Answer) -> usize {
     scores.map(|span| span.computed_tokens).sum()
 }
 
-/// Returns the number of tokens that a plain answer must compute after another answer: those of the prompt
-/// that are new or that are encoded differently than they were generated, and the answer's own. The answer's
-/// last token is computed only when something follows it.
+/// Returns the number of tokens that a plain answer must compute after another answer: those of the
+/// prompt that are new or that are encoded differently than they were generated, and the answer's
+/// own. The answer's last token is computed only when something follows it.
 fn new_tokens(engine: &Forerun, chat: &Chat<'_>, before: &Answer, answer: &Answer) -> usize {
     let all: Vec<Message> = chat.messages().collect();
     let encode = |end: usize| chat.template().encode(&all[..end], engine.tokenizer()).unwrap();
@@ -117,8 +117,8 @@ fn a_turn_computes_only_new_tokens() {
         let all = answer.prompt_tokens + answer.tokens.len() - 1;
         let new = before.map_or(all, |before| {
             let new = new_tokens(&engine, &chat, &before, &answer);
-            // Bytes that form no character are encoded differently in the history, at worst all of the
-            // answer.
+            // Bytes that form no character are encoded differently in the history, at worst all of
+            // the answer.
             let grown = answer.prompt_tokens - before.prompt_tokens;
             assert!(new < grown + answer.tokens.len(), "{text}: {new}");
             assert!(2 * new < all, "most tokens are cached, {text}: {new} of {all}");

@@ -5,12 +5,14 @@
 use forerun::{ChatTemplate, Message};
 use std::sync::{Mutex, PoisonError};
 
-/// Held by each test: one measures the memory of the process, which must not be that of another test.
+/// Held by each test: one measures the memory of the process, which must not be that of another
+/// test.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// The most memory that a rendering may need, in KiB. The budget is 32 MiB, and strings grow by doubling.
+/// The most memory that a rendering may need, in KiB. The budget is 32 MiB, and strings grow by
+/// doubling.
 const MAX_GROWTH: u64 = 128 << 10;
 
 /// Returns the largest resident size of this process so far, in KiB.

@@ -1,5 +1,5 @@
-//! Whole answers on CUDA's emulator: a test of [`gpus`](crate::gpus) in a process of its own, because a variable chooses the
-//! emulator. `just cuda` runs all of them there.
+//! Whole answers on CUDA's emulator: a test of [`gpus`](crate::gpus) in a process of its own,
+//! because a variable chooses the emulator. `just cuda` runs all of them there.
 
 #![cfg(feature = "cuda")]
 #![expect(clippy::unwrap_used, reason = "tests")]

@@ -1,7 +1,8 @@
-//! Compares tiny random DFlash drafters with a numpy port of their forward pass (`scripts/goldens`): the target's
-//! features, and the tokens of a block, for both storage layouts and every option. A misread option would keep the
-//! text, so only such a comparison shows it. Also checks that a block's bits do not depend on how its context was
-//! read, and that what is not understood is refused by name.
+//! Compares tiny random DFlash drafters with a numpy port of their forward pass
+//! (`scripts/goldens`): the target's features, and the tokens of a block, for both storage layouts
+//! and every option. A misread option would keep the text, so only such a comparison shows it. Also
+//! checks that a block's bits do not depend on how its context was read, and that what is not
+//! understood is refused by name.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

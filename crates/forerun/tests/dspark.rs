@@ -1,7 +1,8 @@
-//! Compares tiny random DSpark drafters with a numpy port of their forward pass (`scripts/goldens`): the tokens of a block
-//! after the Markov head, and the confidences, for both storage layouts and all heads. A misread option would keep the
-//! text, so only such a comparison shows it. Also checks where confidences end a draft, and that what is not understood is
-//! refused by name.
+//! Compares tiny random DSpark drafters with a numpy port of their forward pass
+//! (`scripts/goldens`): the tokens of a block after the Markov head, and the confidences, for both
+//! storage layouts and all heads. A misread option would keep the text, so only such a comparison
+//! shows it. Also checks where confidences end a draft, and that what is not understood is refused
+//! by name.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -58,7 +59,8 @@ fn block(drafter: &str) -> DraftBlock {
     DraftBlock { mask: 63, size: 6, predicts_after, causal: false }
 }
 
-/// Drafts greedily by hand: one pass, and then the heads, position by position. Checks the confidences.
+/// Drafts greedily by hand: one pass, and then the heads, position by position. Checks the
+/// confidences.
 fn draft<F: Forward>(
     (model, heads): (&mut BlockModel<F>, Option<&mut dyn ForwardBlockHeads>),
     (golden, features): (&Golden, &Features),
@@ -162,8 +164,8 @@ fn the_cpus_drafts_equal_those_of_the_peer() {
     }
 }
 
-/// The drafter drafts the same, up to the first token that the target would hardly accept. With some of the tokens
-/// unverified, it goes on after them.
+/// The drafter drafts the same, up to the first token that the target would hardly accept. With
+/// some of the tokens unverified, it goes on after them.
 #[test]
 fn confidences_end_drafts() {
     let [mut whole, mut cut] = [0; 2];
@@ -288,7 +290,8 @@ fn what_is_not_computed_is_refused_by_name() {
     }
     let layers = json!(["sliding_attention", "full_attention"]);
     open_with("authors", &["layer_types"], layers).err().unwrap();
-    // A kind of head whose tensors are not stored, and one with tensors that the kind does not have.
+    // A kind of head whose tensors are not stored, and one with tensors that the kind does not
+    // have.
     for (drafter, kind) in [("authors", "rnn"), ("authors-rnn", "vanilla")] {
         let Ok(speculator) = open_with(drafter, &["markov_head_type"], json!(kind)) else {
             continue;

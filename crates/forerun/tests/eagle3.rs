@@ -1,6 +1,7 @@
-//! Compares tiny random EAGLE-3 drafters with a numpy port of their forward pass (`scripts/goldens`): the
-//! target's features, and the tokens that a drafter drafts, for both storage layouts and every option. A
-//! misread option would keep the text, so only such a comparison shows it.
+//! Compares tiny random EAGLE-3 drafters with a numpy port of their forward pass
+//! (`scripts/goldens`): the target's features, and the tokens that a drafter drafts, for both
+//! storage layouts and every option. A misread option would keep the text, so only such a
+//! comparison shows it.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -4,8 +4,8 @@
 
 use std::process::Command;
 
-/// Returns a command that runs the example: the program that the test run has built, or cargo if only this
-/// test was built.
+/// Returns a command that runs the example: the program that the test run has built, or cargo if
+/// only this test was built.
 fn example() -> Command {
     let tests = std::env::current_exe().unwrap();
     let built = tests.parent().unwrap().with_file_name("examples").join("embed");

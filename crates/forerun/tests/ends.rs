@@ -104,8 +104,8 @@ fn the_real_pair_ends_at_every_token() {
     }
 }
 
-/// With the target as its own drafter, everything that Ouroboros drafts is right. A limit, assisted draft
-/// lengths and a seed shorten its phrases, but not the model's own draft.
+/// With the target as its own drafter, everything that Ouroboros drafts is right. A limit, assisted
+/// draft lengths and a seed shorten its phrases, but not the model's own draft.
 #[test]
 fn phrases_do_not_shorten_the_models_own_draft() {
     let pair = Pair::generated();
@@ -145,8 +145,8 @@ fn phrases_do_not_shorten_the_models_own_draft() {
     }
 }
 
-/// The tests above reach every position of a round. A step with `n` tokens has `n − 1` accepted ones and one
-/// of the target's own.
+/// The tests above reach every position of a round. A step with `n` tokens has `n − 1` accepted
+/// ones and one of the target's own.
 #[test]
 fn rounds_have_tokens_at_every_kind_of_position() {
     use forerun_core::{DraftShape, Sampling, SequenceId};
@@ -226,8 +226,8 @@ fn a_stop_string_ends_the_text_at_every_position() {
     }
 }
 
-/// Every token is a byte, and biases allow only a few of them. Characters are spread over tokens, some bytes
-/// form no character, and stop strings begin and end within the tokens of a step.
+/// Every token is a byte, and biases allow only a few of them. Characters are spread over tokens,
+/// some bytes form no character, and stop strings begin and end within the tokens of a step.
 #[test]
 fn stop_strings_of_several_bytes_end_the_text() {
     const CANDIDATES: [&str; 8] = ["é", "éa", "aé", "aa", "éé", "a", "aéa", "ééa"];
@@ -251,7 +251,8 @@ fn stop_strings_of_several_bytes_end_the_text() {
         let whole = answer(&engines[0], &prompt, &forced).text;
         assert!(whole.chars().all(|c| "aé\u{fffd}".contains(c)), "{whole}");
         for (number, stop) in CANDIDATES.into_iter().enumerate() {
-            // Alone, and together with another one that may be complete earlier or at the same time.
+            // Alone, and together with another one that may be complete earlier or at the same
+            // time.
             for stops in [vec![stop], vec![stop, CANDIDATES[(number * 3 + 1) % CANDIDATES.len()]]] {
                 let complete = |stop: &&str| whole.find(stop).map(|at| (at + stop.len(), at));
                 let Some((_, end)) = stops.iter().filter_map(complete).min() else { continue };

@@ -1,9 +1,10 @@
-//! Compares one tiny random model of each family with Hugging Face transformers (`scripts/goldens`): the
-//! logits and the greedy tokens of the slow reference, of the forward pass, and of the engine.
+//! Compares one tiny random model of each family with Hugging Face transformers
+//! (`scripts/goldens`): the logits and the greedy tokens of the slow reference, of the forward
+//! pass, and of the engine.
 //!
 //! The folders are as transformers saves them: in one file or in shards, in f32, bf16 or f16, with
-//! configurations in the format of version 5 or of earlier versions. The peer widens all weights to f32 and
-//! computes in f32, so weights are f32 here, too.
+//! configurations in the format of version 5 or of earlier versions. The peer widens all weights to
+//! f32 and computes in f32, so weights are f32 here, too.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -196,8 +197,8 @@ fn assert_close(family: &str, step: usize, row: &[f32], expected: &[f64]) -> f64
     largest
 }
 
-/// Checks the rows after the prompt, one for each generated token: the most probable token and, for some
-/// steps, the logits. Returns the largest difference.
+/// Checks the rows after the prompt, one for each generated token: the most probable token and, for
+/// some steps, the logits. Returns the largest difference.
 fn assert_rows<'a>(family: &str, golden: &Golden, rows: impl Iterator<Item = &'a [f32]>) -> f64 {
     let (mut steps, mut largest) = (0, 0.0_f64);
     for (row, &token) in rows.zip(&golden.generated) {
@@ -238,8 +239,9 @@ fn the_reference_agrees_with_the_peer() {
     }
 }
 
-/// The same models in GGUF files: the order of the rows of queries and keys, biases, norms, and RoPE's
-/// divisors and factors keep their meaning. llama.cpp computes no windows for these architectures.
+/// The same models in GGUF files: the order of the rows of queries and keys, biases, norms, and
+/// RoPE's divisors and factors keep their meaning. llama.cpp computes no windows for these
+/// architectures.
 #[test]
 fn models_in_gguf_files_agree_with_the_peer() {
     let folder = tempfile::tempdir().unwrap();
@@ -393,7 +395,8 @@ fn greedy_tokens_equal_those_of_the_peer() {
     }
 }
 
-/// The end-of-sequence tokens are all those of generation_config.json, and not those of config.json.
+/// The end-of-sequence tokens are all those of generation_config.json, and not those of
+/// config.json.
 #[test]
 fn an_answer_ends_at_any_eos_token_of_the_generation_config() {
     let copy = tempfile::tempdir().unwrap();
@@ -443,8 +446,8 @@ fn configurations_of_both_formats_are_understood() {
     assert_eq!(request.max_tokens, 7);
 }
 
-/// The language model of a Gemma 3, Gemma 4 or Qwen3.5 with images: its options are an object in `config.json`, its tensors have a
-/// prefix, and the tensors for images are not read.
+/// The language model of a Gemma 3, Gemma 4 or Qwen3.5 with images: its options are an object in
+/// `config.json`, its tensors have a prefix, and the tensors for images are not read.
 #[test]
 fn the_language_model_of_a_multimodal_checkpoint_agrees_with_the_peer() {
     let [gemma, qwen] = ["gemma3-linear", "qwen3.5"];
@@ -480,7 +483,8 @@ fn assert_multimodal(family: &str, model_type: &str, class: &str, of_images: &st
     }
 }
 
-/// The form in which transformers 5 computes: `gate_up_proj` and `down_proj` of all experts of a layer.
+/// The form in which transformers 5 computes: `gate_up_proj` and `down_proj` of all experts of a
+/// layer.
 #[test]
 fn experts_may_be_stored_as_one_tensor() {
     for family in ["deepseek-v2", "deepseek-v3", "glm4-moe", "olmoe", "qwen2-moe", "qwen3-moe"] {
@@ -552,7 +556,8 @@ fn tensors_may_have_the_names_of_the_base_class() {
     }
 }
 
-/// Published files of Gemma 4 hold keys of layers that attend to those of others. They are not read.
+/// Published files of Gemma 4 hold keys of layers that attend to those of others. They are not
+/// read.
 #[test]
 fn keys_that_no_layer_attends_to_are_not_read() {
     let copy = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Tokenizers within GGUF files: they encode every text as the `tokenizer.json` that they were made from.
+//! Tokenizers within GGUF files: they encode every text as the `tokenizer.json` that they were made
+//! from.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -502,7 +503,8 @@ fn tokens_with_the_same_text_are_all_decoded_and_the_last_one_is_encoded() {
     }
     assert_eq!(tokenizer.bytes(4), [0xC3]);
     assert_eq!((tokenizer.vocab_size(), tokenizer.token("a")), (7, Some(3)));
-    // Pieces with scores, an ordinary token with the text of a control token, and one of an added token.
+    // Pieces with scores, an ordinary token with the text of a control token, and one of an added
+    // token.
     let mut metadata = few_pieces();
     for (_, value) in &mut metadata {
         match value {

@@ -1,5 +1,5 @@
-//! Greedy texts and tokens of the real checkpoints equal those of an independent implementation: Hugging
-//! Face transformers (`scripts/goldens`).
+//! Greedy texts and tokens of the real checkpoints equal those of an independent implementation:
+//! Hugging Face transformers (`scripts/goldens`).
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -33,8 +33,8 @@ fn ids(value: &Value) -> Vec<TokenId> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as TokenId).collect()
 }
 
-/// Returns the number of steps to compare: those before the first step at which the peer's two largest
-/// logits are equal within rounding.
+/// Returns the number of steps to compare: those before the first step at which the peer's two
+/// largest logits are equal within rounding.
 fn comparable_steps(prompt: &Value) -> usize {
     let near_ties = prompt["near_ties"].as_array().unwrap();
     near_ties.first().map_or(200, |tie| tie["step"].as_u64().unwrap() as usize)
@@ -106,8 +106,8 @@ fn tokenizers_encode_and_stream_like_the_peer() {
     }
 }
 
-/// Checks that the prompt's text and the streamed text together are the peer's text, up to the first
-/// control token.
+/// Checks that the prompt's text and the streamed text together are the peer's text, up to the
+/// first control token.
 fn check_stream(tokenizer: &Tokenizer, prefix: &[TokenId], prompt: &Value) {
     let generated = ids(&prompt["generated_ids"]);
     let until = generated.iter().position(|&id| id < 3).unwrap_or(generated.len());

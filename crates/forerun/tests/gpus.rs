@@ -1,9 +1,9 @@
-//! Targets and drafters on GPUs and on cores: every method gives the text of plain decoding with the target on the
-//! same kind of device. Without a GPU the tests report that they are skipped. A software driver, such as Mesa's
-//! lavapipe, is enough.
+//! Targets and drafters on GPUs and on cores: every method gives the text of plain decoding with
+//! the target on the same kind of device. Without a GPU the tests report that they are skipped. A
+//! software driver, such as Mesa's lavapipe, is enough.
 //!
-//! Combinations of a method, a drafter and devices take turns at the requests. Each has all of them with `FORERUN_CASES`
-//! (`just gpu`).
+//! Combinations of a method, a drafter and devices take turns at the requests. Each has all of them
+//! with `FORERUN_CASES` (`just gpu`).
 
 #![cfg(feature = "gpu")]
 #![expect(clippy::unwrap_used, reason = "tests")]
@@ -65,7 +65,8 @@ fn answers(engine: &Forerun) -> Vec<Answer> {
     numbered_answers(engine, |_| true).into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// The same for some of the four answers, with their numbers: 0 and 2 of one prompt, 1 and 3 of the other one.
+/// The same for some of the four answers, with their numbers: 0 and 2 of one prompt, 1 and 3 of the
+/// other one.
 fn numbered_answers(engine: &Forerun, is_wanted: impl Fn(usize) -> bool) -> Vec<(usize, Answer)> {
     let [greedy, nucleus, top_k] = requests();
     let [words, numbers] = ["the quick brown fox", "1 2 3 1 2 3 1 2"];
@@ -249,7 +250,8 @@ fn config_of(family: Family) -> Config {
     config
 }
 
-/// Checks that a target on a GPU or on cores gives the text of plain decoding, with a drafter on either.
+/// Checks that a target on a GPU or on cores gives the text of plain decoding, with a drafter on
+/// either.
 fn check_family(config: &Config) {
     let pair = Pair::of_config(config);
     let options = |placement: &str, method: Method| Options {
@@ -328,8 +330,8 @@ fn dsi_uses_replicas_on_gpus() {
     assert_eq!(tokens(&open(dsi).unwrap()), plain(&pair, "gpu:0"));
 }
 
-/// Drafters on features of a target on a GPU: they compute on cores, with the target's embedding and head, or with its final
-/// norm.
+/// Drafters on features of a target on a GPU: they compute on cores, with the target's embedding
+/// and head, or with its final norm.
 #[test]
 fn drafters_on_features_read_those_of_a_gpu() {
     if !has_gpu() {
@@ -377,7 +379,8 @@ fn drafters_on_features_read_those_of_a_gpu() {
     on_device("gpu:0:1/cpu:0,shared");
 }
 
-/// Returns the kind that drafts with a layout, and whether it drafts trees, drafts ahead, and drafts for DSI.
+/// Returns the kind that drafts with a layout, and whether it drafts trees, drafts ahead, and
+/// drafts for DSI.
 fn drafting(layout: &SpeculatorLayout) -> (DrafterKind, [bool; 3]) {
     use SpeculatorLayout as L;
     match layout {
@@ -419,8 +422,8 @@ fn is_tested(layout: &SpeculatorLayout) -> bool {
     usual.contains(layout) || is_complete()
 }
 
-/// Drafters that were trained for a target, with target and drafter on cores and on a GPU, and with a split target: every
-/// method that each of them supports.
+/// Drafters that were trained for a target, with target and drafter on cores and on a GPU, and with
+/// a split target: every method that each of them supports.
 #[test]
 fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
     if !has_gpu() {
@@ -495,7 +498,8 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
                         assert_eq!(&answer.tokens, expected, "{layout:?}, {name}, {number}");
                         let statistics = &answer.statistics;
                         assert_eq!(statistics.failures, Vec::<String>::new(), "{layout:?}, {name}");
-                        // Whether automatic trees and drafters that work ahead draft depends on times.
+                        // Whether automatic trees and drafters that work ahead draft depends on
+                        // times.
                         let always_drafts = method == Method::Speculative && !is_tree;
                         assert!(statistics.drafts > 0 || !always_drafts, "{layout:?}, {name}");
                         accepted += statistics.accepted.iter().sum::<u64>();
@@ -541,7 +545,8 @@ struct Refused {
     cause: String,
 }
 
-/// What GPUs do not compute is named with its tensor: of a drafter, or of the part of the target that it needs.
+/// What GPUs do not compute is named with its tensor: of a drafter, or of the part of the target
+/// that it needs.
 #[test]
 fn drafters_that_gpus_do_not_compute_are_refused_by_name() {
     if !has_gpu() {
@@ -581,8 +586,8 @@ fn drafters_that_gpus_do_not_compute_are_refused_by_name() {
     assert!(cause.contains(tensor), "{cause}");
 }
 
-/// The demonstration's trained drafters predict the target on any devices as well as on cores: wrong features would
-/// give other drafts, most of which would be rejected.
+/// The demonstration's trained drafters predict the target on any devices as well as on cores:
+/// wrong features would give other drafts, most of which would be rejected.
 #[test]
 fn trained_drafters_on_features_are_as_right_on_any_devices() {
     if !has_gpu() {

@@ -1,5 +1,5 @@
-//! Answers with a grammar, from a tiny random model: they are valid, end as they should, and what cannot be
-//! obeyed is an error. `FORERUN_GRAMMAR_SEED` selects other random texts.
+//! Answers with a grammar, from a tiny random model: they are valid, end as they should, and what
+//! cannot be obeyed is an error. `FORERUN_GRAMMAR_SEED` selects other random texts.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -68,8 +68,8 @@ fn schemas() -> Vec<(String, Value)> {
 /// The parts in which the schemas are tested, so that no test takes long.
 const PARTS: usize = 8;
 
-/// Checks every [`PARTS`]-th schema: a complete answer is valid, and a schema that cannot be obeyed is an error
-/// that says why.
+/// Checks every [`PARTS`]-th schema: a complete answer is valid, and a schema that cannot be obeyed
+/// is an error that says why.
 fn check_schemas(part: usize) {
     let engine = engine(Method::Autoregressive);
     let (mut complete, mut cut, mut refused) = (0, 0, 0);

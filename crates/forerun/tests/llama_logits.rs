@@ -1,10 +1,12 @@
 //! Compares logits of GGUF files with llama.cpp's, by family and weight type. Run it with
-//! `bench/peers/install.sh PEERS llama.cpp` and `FORERUN_LLAMA_LOGITS=PEERS/build/llama_logits`; without the
-//! variable it is skipped. With `FORERUN_GGUF_FILES=FOLDER`, it compares the files of a folder in place of the golden
-//! ones, for example those that llama.cpp's own `convert_hf_to_gguf.py` writes.
+//! `bench/peers/install.sh PEERS llama.cpp` and `FORERUN_LLAMA_LOGITS=PEERS/build/llama_logits`;
+//! without the variable it is skipped. With `FORERUN_GGUF_FILES=FOLDER`, it compares the files of a
+//! folder in place of the golden ones, for example those that llama.cpp's own
+//! `convert_hf_to_gguf.py` writes.
 //!
-//! llama.cpp has no single value for a logit: its result depends on how it packs the weights, on flash attention,
-//! and on the type of its cache. The distances between its own ways are the measure for ours.
+//! llama.cpp has no single value for a logit: its result depends on how it packs the weights, on
+//! flash attention, and on the type of its cache. The distances between its own ways are the
+//! measure for ours.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -32,8 +34,9 @@ const WAYS: [&[&str]; 4] = [
     &["-fa", "off", "-ctk", "f16", "-ctv", "f16", "--no-repack"],
 ];
 
-/// Ours may be this much farther from llama.cpp than its own ways are from one another: it rounds activations to
-/// blocks of 8 bits, and a rounding that falls the other way moves a logit as much as another way does.
+/// Ours may be this much farther from llama.cpp than its own ways are from one another: it rounds
+/// activations to blocks of 8 bits, and a rounding that falls the other way moves a logit as much
+/// as another way does.
 const MARGIN: f32 = 1.5;
 
 fn families() -> Vec<Config> {

@@ -8,7 +8,8 @@ use forerun::{
 };
 use std::ops::ControlFlow;
 
-/// Twenty megabytes of words. Tokenizing them as a whole takes long, and hundreds of megabytes of memory.
+/// Twenty megabytes of words. Tokenizing them as a whole takes long, and hundreds of megabytes of
+/// memory.
 fn long_text() -> String {
     "ka lo mi\n".repeat(20_000_000 / 9)
 }

@@ -1,4 +1,5 @@
-//! Models that are quantised at load, and those that are exported as a GGUF file and loaded again, are the same.
+//! Models that are quantised at load, and those that are exported as a GGUF file and loaded again,
+//! are the same.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -1,5 +1,6 @@
-//! Compares the MTP heads of tiny random models with transformers (`scripts/goldens`): the target's features, and the
-//! tokens that a head drafts. A misread tensor would keep the text, so only such a comparison shows it.
+//! Compares the MTP heads of tiny random models with transformers (`scripts/goldens`): the target's
+//! features, and the tokens that a head drafts. A misread tensor would keep the text, so only such
+//! a comparison shows it.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

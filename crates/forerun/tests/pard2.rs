@@ -1,7 +1,7 @@
-//! Compares tiny random PARD-2 drafters with a numpy port of their forward pass (`scripts/goldens`): the tokens that a
-//! drafter drafts in one pass, with every option. A misread option would keep the text, so only such a comparison shows
-//! it. Also checks that a draft's bits do not depend on how its tokens were read, and that what is not understood is
-//! refused by name.
+//! Compares tiny random PARD-2 drafters with a numpy port of their forward pass
+//! (`scripts/goldens`): the tokens that a drafter drafts in one pass, with every option. A misread
+//! option would keep the text, so only such a comparison shows it. Also checks that a draft's bits
+//! do not depend on how its tokens were read, and that what is not understood is refused by name.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -226,7 +226,8 @@ fn a_pickled_projection_is_refused_and_the_error_says_how_to_convert_it() {
     for word in ["warp_model.bin", "weights_only=True", "warp_model.safetensors"] {
         assert!(error().contains(word), "{} names {word}", error());
     }
-    // Without the option it is a model of PARD, which drafts from tokens alone. PARD's type changes nothing.
+    // Without the option it is a model of PARD, which drafts from tokens alone. PARD's type changes
+    // nothing.
     let text = fs::read_to_string(source.join("config.json")).unwrap();
     for options in ["\"pard2\": false", "\"spd_type\": \"pard\""] {
         let text = text.replace("\"pard2\": true", options);

@@ -1,6 +1,6 @@
-//! Compares tiny random P-EAGLE drafters with a numpy port of their forward pass (`scripts/goldens`): the tokens that a
-//! drafter drafts in one pass, for both storage layouts. A misread option would keep the text, so only such a
-//! comparison shows it.
+//! Compares tiny random P-EAGLE drafters with a numpy port of their forward pass
+//! (`scripts/goldens`): the tokens that a drafter drafts in one pass, for both storage layouts. A
+//! misread option would keep the text, so only such a comparison shows it.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

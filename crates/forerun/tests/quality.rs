@@ -1,5 +1,5 @@
-//! The quality of weight types on real models and a text that they have never seen: the loss with int8 is
-//! within 1 % of the loss with f32, and with bf16 and f16 it is within 0.1 %.
+//! The quality of weight types on real models and a text that they have never seen: the loss with
+//! int8 is within 1 % of the loss with f32, and with bf16 and f16 it is within 0.1 %.
 //!
 //! The text was written for this test, in the style of stories that the models write.
 
@@ -60,8 +60,8 @@ fn smaller_weight_types_change_the_loss_little() {
         assert!(loss_change(&int8, &exact) < 0.01, "{model}: {report:?}");
         assert!(loss_change(&bf16, &exact) < 0.001, "{model}: {report:?}");
         assert!(loss_change(&f16, &exact) < 0.001, "{model}: {report:?}");
-        // Finer types are closer to f32. The divergence shows this more clearly than the loss. It is 0 for
-        // types that represent the model's weights exactly.
+        // Finer types are closer to f32. The divergence shows this more clearly than the loss. It
+        // is 0 for types that represent the model's weights exactly.
         let divergences = [f16, bf16, int8].map(|quality| quality.kl_divergence);
         assert!(divergences.is_sorted() && int8.kl_divergence > 0.0, "{model}: {report:?}");
     }

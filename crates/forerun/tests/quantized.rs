@@ -1,5 +1,6 @@
-//! Checkpoints with quantised matrices give the tokens of the same checkpoints restored to f32 by their formats'
-//! definitions (`scripts/goldens/make_quantized.py`), and their default types are those of the engine.
+//! Checkpoints with quantised matrices give the tokens of the same checkpoints restored to f32 by
+//! their formats' definitions (`scripts/goldens/make_quantized.py`), and their default types are
+//! those of the engine.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -55,8 +56,8 @@ fn tokens_are_those_of_the_restored_checkpoint() {
     }
 }
 
-/// Without a type, integers that blocks hold exactly are blocks, and the engine's text is that of the reference
-/// with the same types.
+/// Without a type, integers that blocks hold exactly are blocks, and the engine's text is that of
+/// the reference with the same types.
 #[test]
 fn the_default_type_loses_nothing_and_is_that_of_the_reference() {
     for (name, expected) in [

@@ -1,5 +1,5 @@
-//! Engines whose workers are reached through bytes, with whole models: the same answers as with local
-//! workers, cancellation in flight, and errors when a worker's process dies.
+//! Engines whose workers are reached through bytes, with whole models: the same answers as with
+//! local workers, cancellation in flight, and errors when a worker's process dies.
 //!
 //! A "process" is a thread. All that passes between it and the host are messages.
 
@@ -65,7 +65,8 @@ struct ToProcess(Sender<Event>);
 
 impl ToProcess {
     fn send(&self, bytes: Vec<u8>) {
-        // A process that has ended reads nothing. The thread that reads from it closes the connection.
+        // A process that has ended reads nothing. The thread that reads from it closes the
+        // connection.
         drop(self.0.send(Event::Message(bytes)));
     }
 }
@@ -76,8 +77,8 @@ impl Drop for ToProcess {
     }
 }
 
-/// A worker's process. It has little memory for tokens and features, and forgets all of them before one
-/// in five messages.
+/// A worker's process. It has little memory for tokens and features, and forgets all of them before
+/// one in five messages.
 struct Process {
     worker: WorkerDescription,
     runtime: Arc<Runtime>,

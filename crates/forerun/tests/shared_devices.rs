@@ -1,5 +1,5 @@
-//! PEARL's appendix G with whole models: target and drafter share two devices, each half of a draft is
-//! computed on one of them, and the trace records the devices.
+//! PEARL's appendix G with whole models: target and drafter share two devices, each half of a draft
+//! is computed on one of them, and the trace records the devices.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -11,8 +11,8 @@ use forerun::{
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use std::ops::ControlFlow;
 
-/// Returns the trace of an answer with drafter and target on the same two devices, or `None` on a machine
-/// with one core.
+/// Returns the trace of an answer with drafter and target on the same two devices, or `None` on a
+/// machine with one core.
 fn trace(pair: &Pair, method: Method, pearl: &str, draft_tokens: usize) -> Option<Trace> {
     let cores = available_cores();
     let [first, .., last] = cores[..] else {
@@ -92,8 +92,8 @@ fn a_pass_uses_the_devices_in_order_and_a_draft_has_a_half_on_each() {
     }
 }
 
-/// Drafters that read the target's hidden states need one device. Drafters that read only tokens may use
-/// several.
+/// Drafters that read the target's hidden states need one device. Drafters that read only tokens
+/// may use several.
 #[test]
 fn drafters_on_features_are_refused_on_several_devices() {
     let (pair, speculators) = Pair::with_speculators();

@@ -1,7 +1,7 @@
 //! SmolLM2-135M-Instruct, a real model, against Hugging Face transformers (`scripts/smollm2`).
 //!
-//! `just smollm2` fetches the model and runs these tests with all prompts. Without the model they are skipped
-//! with a message.
+//! `just smollm2` fetches the model and runs these tests with all prompts. Without the model they
+//! are skipped with a message.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -84,9 +84,10 @@ fn goldens() -> Vec<Golden> {
     all.iter().step_by(stride).take(count).map(record).collect()
 }
 
-/// One pass over the peer's text: at every place, forerun's most probable token is the peer's next one. Because
-/// a row's bits do not depend on how rows are cut into passes, this is equal to greedy decoding. Where the two
-/// differ, the peer's two largest logits must be nearly equal, and forerun's, too.
+/// One pass over the peer's text: at every place, forerun's most probable token is the peer's next
+/// one. Because a row's bits do not depend on how rows are cut into passes, this is equal to greedy
+/// decoding. Where the two differ, the peer's two largest logits must be nearly equal, and
+/// forerun's, too.
 #[test]
 fn greedy_tokens_equal_those_of_transformers() {
     let Some(model) = model() else { return };

@@ -1,5 +1,6 @@
-//! Tokenizers of the model families: pieces that begin with spaces, and byte tokens (Llama 2); byte-level
-//! BPE (GPT-2, Llama 3, Qwen); characters; and BOS in front of a text. A model's tokenizer among several.
+//! Tokenizers of the model families: pieces that begin with spaces, and byte tokens (Llama 2);
+//! byte-level BPE (GPT-2, Llama 3, Qwen); characters; and BOS in front of a text. A model's
+//! tokenizer among several.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -65,7 +66,8 @@ fn the_tokenizer_of_gpt_2_puts_nothing_in_front() {
     check_streams(&tokenizer);
 }
 
-/// Returns the random checkpoint's tokenizer after a change, with an optional `tokenizer_config.json`.
+/// Returns the random checkpoint's tokenizer after a change, with an optional
+/// `tokenizer_config.json`.
 fn changed(
     change: impl FnOnce(&mut Value),
     config: Option<&Value>,
@@ -125,7 +127,8 @@ fn a_configuration_that_names_no_token_is_refused() {
 
 /// Writes a llama2.c model with a vocabulary of this size to a folder.
 fn write_llama2c_model(folder: &Path, vocab_size: usize) -> PathBuf {
-    // The sizes of the hidden state, the MLP, layers, heads, key/value heads, vocabulary and context.
+    // The sizes of the hidden state, the MLP, layers, heads, key/value heads, vocabulary and
+    // context.
     let header = [8, 6, 1, 2, 1, vocab_size as i32, 3];
     let layer = 2 * 8 + 2 * 8 * 8 + 2 * 4 * 8 + 3 * 8 * 6;
     let floats = vocab_size * 8 + layer + 8 + 2 * 3 * 2;
@@ -194,8 +197,8 @@ fn llama2c_tokenizers_without_byte_tokens_use_the_unknown_token() {
     }
 }
 
-/// Returns character-level tokenizers of three kinds, whose vocabulary is `a`, `b` and perhaps an unknown
-/// token.
+/// Returns character-level tokenizers of three kinds, whose vocabulary is `a`, `b` and perhaps an
+/// unknown token.
 fn character_level(unknown: bool) -> [(&'static str, Value); 3] {
     let tokens =
         if unknown { json!({"a": 0, "b": 1, "<unk>": 2}) } else { json!({"a": 0, "b": 1}) };
@@ -341,7 +344,8 @@ fn tokens_of_the_configuration_alone_are_added_with_their_flags() {
     }
 }
 
-/// An end of turn that no file marks is a special token, which ends answers, and cannot be typed by users.
+/// An end of turn that no file marks is a special token, which ends answers, and cannot be typed by
+/// users.
 #[test]
 fn known_ends_are_special_tokens_whatever_their_file_says() {
     let folder = TempDir::new().unwrap();

@@ -1,10 +1,10 @@
 //! Architectures: what a model computes, as data.
 //!
-//! An architecture is a list of layers made of pieces. A checkpoint's options are translated into one
-//! ([`Config::architecture`](crate::Config::architecture) for complete models,
-//! [`Speculator::layers`](crate::Speculator::layers) and [`Speculator::heads`](crate::Speculator::heads)
-//! for drafters), and devices compute it. So a new family changes no device unless it brings a new
-//! piece, and a new device changes no family.
+//! An architecture is a list of layers made of pieces. A checkpoint's options are translated into
+//! one ([`Config::architecture`](crate::Config::architecture) for complete models,
+//! [`Speculator::layers`](crate::Speculator::layers) and
+//! [`Speculator::heads`](crate::Speculator::heads) for drafters), and devices compute it. So a new
+//! family changes no device unless it brings a new piece, and a new device changes no family.
 
 mod attention;
 mod block_heads;
@@ -61,12 +61,13 @@ pub struct Architecture {
     pub head_bias: bool,
     /// A limit of logits: each becomes `cap · tanh(logit / cap)` (Gemma 2).
     pub logit_cap: Option<f32>,
-    /// The vocabulary's tokens in the order of the head's outputs, if the head does not have all of them
-    /// (EAGLE-3). If the head is the target's, these are the rows of it that are used.
+    /// The vocabulary's tokens in the order of the head's outputs, if the head does not have all of
+    /// them (EAGLE-3). If the head is the target's, these are the rows of it that are used.
     pub head_tokens: Option<Arc<[TokenId]>>,
 }
 
-/// Learned position embeddings: the row `first + p` is added to the embedding of the token at position `p`.
+/// Learned position embeddings: the row `first + p` is added to the embedding of the token at
+/// position `p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PositionTable {
     /// The row of position 0. Earlier rows are not used (OPT has two).
@@ -98,36 +99,38 @@ pub enum Input {
     Embedding,
     /// A projection of the token's embedding and a feature: `fc(cat(embedding, feature))` (EAGLE).
     EmbeddingAndFeature,
-    /// The same with norms, `fc(cat(norm(embedding), norm(feature)))`, where a predicted hidden state counts after
-    /// the final norm, as the target's features do (MTP).
+    /// The same with norms, `fc(cat(norm(embedding), norm(feature)))`, where a predicted hidden
+    /// state counts after the final norm, as the target's features do (MTP).
     NormedEmbeddingAndFeature,
-    /// A projection of a feature, `fc(feature)`, or a predicted hidden state as it is. The attention reads
-    /// the embedding (EAGLE-3).
+    /// A projection of a feature, `fc(feature)`, or a predicted hidden state as it is. The
+    /// attention reads the embedding (EAGLE-3).
     Feature {
         /// Width of a feature.
         width: usize,
         /// The norm of a feature before its projection.
         norm: FeatureNorm,
-        /// Whether the final norm is applied to a predicted hidden state before the first layer reads it
-        /// (EAGLE-3.1).
+        /// Whether the final norm is applied to a predicted hidden state before the first layer
+        /// reads it (EAGLE-3.1).
         normed_predictions: bool,
     },
     /// A feature as it is (Hydra++'s prefix layer).
     UnprojectedFeature,
-    /// The embedding of the row's token, for the rows of a block. The tokens before the block have features and no
-    /// hidden states: `norm(fc(feature))` is what every layer computes their keys and values from (DFlash).
+    /// The embedding of the row's token, for the rows of a block. The tokens before the block have
+    /// features and no hidden states: `norm(fc(feature))` is what every layer computes their keys
+    /// and values from (DFlash).
     Block {
         /// Width of a feature.
         width: usize,
     },
-    /// The embedding of the row's token plus a projection of a feature: `embedding + scale · fc(feature)` (PARD-2).
+    /// The embedding of the row's token plus a projection of a feature:
+    /// `embedding + scale · fc(feature)` (PARD-2).
     EmbeddingPlusFeature {
         /// Width of a feature.
         width: usize,
         /// Factor of the projection.
         scale: f32,
-        /// The epsilon of the target's final norm, an RMS norm, if it is applied to the first part of a feature. That
-        /// part has the width of the target's hidden state.
+        /// The epsilon of the target's final norm, an RMS norm, if it is applied to the first part
+        /// of a feature. That part has the width of the target's hidden state.
         final_norm: Option<f32>,
     },
 }
@@ -157,9 +160,9 @@ pub enum Head {
 /// Heads that read hidden states of the target: Medusa's and Hydra's.
 ///
 /// Head `h` predicts the token `h + 1` positions after the last token that the target has read. It
-/// computes `x = state` (Medusa) or `x = residual(cat) + silu(first(cat))`, with `cat` the state and the
-/// embeddings of the `h + 1` tokens after it (Hydra). Then come residual layers `x += silu(layer(x))`,
-/// and a matrix to logits. Biases of these layers are optional.
+/// computes `x = state` (Medusa) or `x = residual(cat) + silu(first(cat))`, with `cat` the state
+/// and the embeddings of the `h + 1` tokens after it (Hydra). Then come residual layers
+/// `x += silu(layer(x))`, and a matrix to logits. Biases of these layers are optional.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftHeads {
     /// Width of a state.
@@ -172,15 +175,16 @@ pub struct DraftHeads {
     pub n_heads: usize,
     /// Number of residual layers of each head.
     pub n_layers: usize,
-    /// Whether the heads read the tokens after the state (Hydra). Their embeddings are the target's.
+    /// Whether the heads read the tokens after the state (Hydra). Their embeddings are the
+    /// target's.
     pub reads_tokens: bool,
     /// Whether each head has its own matrix to logits, or all use the target's head.
     pub own_matrices: bool,
-    /// The vocabulary's tokens in the order of the outputs of these matrices, if they do not have all of them. Of the
-    /// target's head, these rows are used.
+    /// The vocabulary's tokens in the order of the outputs of these matrices, if they do not have
+    /// all of them. Of the target's head, these rows are used.
     pub head_tokens: Option<Arc<[TokenId]>>,
-    /// The layer that computes the state from the target's features (Hydra++). Without it, the state is
-    /// the feature of the last token that the target has read.
+    /// The layer that computes the state from the target's features (Hydra++). Without it, the
+    /// state is the feature of the last token that the target has read.
     pub prefix: Option<Architecture>,
 }
 
@@ -205,8 +209,8 @@ impl FeatureSource {
 }
 
 impl Architecture {
-    /// Returns the tensors that are stored for the model, in the order of the forward pass. A bias of the
-    /// input projection is optional, and not included.
+    /// Returns the tensors that are stored for the model, in the order of the forward pass. A bias
+    /// of the input projection is optional, and not included.
     pub fn tensors(&self) -> impl Iterator<Item = Tensor> + '_ {
         let embedding = (!self.shares_embedding).then_some(Tensor::Embedding);
         let positions = self.positions.map(|_| Tensor::Positions);
@@ -239,7 +243,8 @@ impl Architecture {
         before.chain(layers).chain(after.into_iter().flatten())
     }
 
-    /// Returns the norms of features before their projection, in the order of the parts that they apply to.
+    /// Returns the norms of features before their projection, in the order of the parts that they
+    /// apply to.
     pub fn feature_norms(&self) -> impl Iterator<Item = Tensor> + '_ {
         let (whole, parts) = match self.input {
             Input::NormedEmbeddingAndFeature | Input::Feature { norm: FeatureNorm::Whole, .. } => {
@@ -251,10 +256,10 @@ impl Architecture {
         whole.into_iter().chain((0..parts).map(Tensor::FeaturePartNorm))
     }
 
-    /// Returns the matrices that are stored for the model, in the order of the forward pass. What mask tokens
-    /// read is no matrix, and neither is the table of positions, whose rows are only added. Routers are none
-    /// either: they are always f32, because a rounded score may choose another expert. Nor are the weights of
-    /// convolutions.
+    /// Returns the matrices that are stored for the model, in the order of the forward pass. What
+    /// mask tokens read is no matrix, and neither is the table of positions, whose rows are only
+    /// added. Routers are none either: they are always f32, because a rounded score may choose
+    /// another expert. Nor are the weights of convolutions.
     pub fn matrices(&self) -> impl Iterator<Item = Tensor> + '_ {
         use LayerTensor::{Router, SharedGate};
         self.tensors().filter(|tensor| {
@@ -270,9 +275,9 @@ impl Architecture {
         })
     }
 
-    /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias. It
-    /// is empty for a layer or a draft head that does not exist. The head and the embedding have a shape
-    /// also if they are the same matrix, or the target's.
+    /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a
+    /// bias. It is empty for a layer or a draft head that does not exist. The head and the
+    /// embedding have a shape also if they are the same matrix, or the target's.
     #[must_use]
     pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
         let hidden = self.hidden_size;
@@ -321,7 +326,8 @@ impl Architecture {
         self.own_input().map_or(0, |input| input.width * self.layers.len())
     }
 
-    /// Returns the bytes of the state that the recurrent layers keep after a row; 0 without such layers.
+    /// Returns the bytes of the state that the recurrent layers keep after a row; 0 without such
+    /// layers.
     #[must_use]
     pub fn state_bytes(&self) -> usize {
         let mixers = self.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
@@ -388,8 +394,8 @@ impl DraftHeads {
         self.head_tokens.as_ref().map_or(self.vocab_size, |tokens| tokens.len())
     }
 
-    /// Returns the divisor and the limit of logits: those of the target's head if the heads use it, and none if they have
-    /// matrices of their own.
+    /// Returns the divisor and the limit of logits: those of the target's head if the heads use it,
+    /// and none if they have matrices of their own.
     #[must_use]
     pub fn logit_divisor_and_cap(&self, target: &Architecture) -> (f32, Option<f32>) {
         match self.own_matrices {
@@ -411,7 +417,8 @@ impl DraftHeads {
         heads.chain(self.prefix.iter().flat_map(Architecture::tensors))
     }
 
-    /// Returns the shape of a head's tensor: `[outputs, inputs]` for a matrix, `[outputs]` for a bias.
+    /// Returns the shape of a head's tensor: `[outputs, inputs]` for a matrix, `[outputs]` for a
+    /// bias.
     #[must_use]
     pub fn shape(&self, head: usize, tensor: HeadTensor) -> Vec<usize> {
         let size = self.hidden_size;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A block type of ggml. A row of a matrix is a sequence of blocks, so its length must be a multiple of
-/// [`Self::weights`].
+/// A block type of ggml. A row of a matrix is a sequence of blocks, so its length must be a
+/// multiple of [`Self::weights`].
 #[expect(non_camel_case_types, reason = "the names that GGUF files and llama.cpp use")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockType {
@@ -32,7 +32,8 @@ pub enum BlockType {
     IQ4_NL,
     /// 4-bit indices of 16 fixed values, with 6-bit scales for 32 weights, in blocks of 256.
     IQ4_XS,
-    /// 4-bit floats (E2M1) and a power of two for 32 weights, of the OCP Microscaling specification.
+    /// 4-bit floats (E2M1) and a power of two for 32 weights, of the OCP Microscaling
+    /// specification.
     MXFP4,
 }
 

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::load_error::{LoadError, shortened};
 
-/// The largest size that is accepted: hundreds of times that of any model, and small enough that the
-/// product of two sizes fits in 64 bits.
+/// The largest size that is accepted: hundreds of times that of any model, and small enough that
+/// the product of two sizes fits in 64 bits.
 pub(crate) const MAX_SIZE: usize = 1 << 28;
 
 /// The options of a JSON file, or of an object in it. `null` counts as absent, as in Hugging Face's
@@ -37,8 +37,8 @@ impl<'a> JsonOptions<'a> {
         self
     }
 
-    /// Returns these options with other names: each pair has the present name and the new one. An option that is
-    /// present under both keeps the value under its new name.
+    /// Returns these options with other names: each pair has the present name and the new one. An
+    /// option that is present under both keeps the value under its new name.
     pub(crate) fn with_names(mut self, names: &[(&str, &str)]) -> Self {
         for (own, common) in names {
             if let Some(value) = self.values.remove(*own)
@@ -130,7 +130,8 @@ impl<'a> JsonOptions<'a> {
         })
     }
 
-    /// Returns the values of all options of this object, which must be objects. `option` is its own name.
+    /// Returns the values of all options of this object, which must be objects. `option` is its own
+    /// name.
     pub(crate) fn objects(&self, option: &'static str) -> Result<Vec<Self>, LoadError> {
         let object = |(name, value): (&String, &Value)| match value.as_object() {
             Some(values) => Ok(Self { values: values.clone(), file: self.file }),

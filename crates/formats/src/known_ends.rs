@@ -31,9 +31,9 @@ const END_OF_MESSAGE: &str = "<|end|>";
 /// The ends of answers that consist of several messages: those of gpt-oss, and those of Solar.
 const ENDS_OF_MESSAGES: [[&str; 2]; 2] = [["<|return|>", "<|call|>"], ["<|flush|>", "<|calls|>"]];
 
-/// Returns the tokens of a vocabulary that end an answer by their text, in the order of their ids. Each
-/// token has an id, a text, and whether its file says that it is a control token. Many files do not say
-/// so of ends, and name only one end although a chat ends at another one.
+/// Returns the tokens of a vocabulary that end an answer by their text, in the order of their ids.
+/// Each token has an id, a text, and whether its file says that it is a control token. Many files
+/// do not say so of ends, and name only one end although a chat ends at another one.
 pub fn known_ends<'a>(tokens: impl Iterator<Item = (u32, &'a str, bool)>) -> Vec<u32> {
     let families = ENDS_OF_MESSAGES.as_flattened();
     let is_candidate = |text: &str| {
@@ -77,7 +77,8 @@ mod tests {
         assert_eq!(ends(&["<|im_end|>", "a", "<|im_end|>"], false), [0, 2]);
     }
 
-    /// Some vocabularies have HTML's tags as ordinary tokens, and Gemma 4's has them as control tokens.
+    /// Some vocabularies have HTML's tags as ordinary tokens, and Gemma 4's has them as control
+    /// tokens.
     #[test]
     fn the_end_of_struck_out_text_is_no_end_of_an_answer() {
         assert!(ends(&["<s>", "</s>", "</em>"], false).is_empty());

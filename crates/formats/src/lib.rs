@@ -1,8 +1,8 @@
 //! Model files: checkpoints, configurations and the layouts of drafters.
 //!
-//! A file becomes an [`Architecture`], which says what a model computes, and a [`TensorSource`], which
-//! has its weights. This crate may access files. It has no kernels, threads or caches: devices pack the
-//! weights and compute the model.
+//! A file becomes an [`Architecture`], which says what a model computes, and a [`TensorSource`],
+//! which has its weights. This crate may access files. It has no kernels, threads or caches:
+//! devices pack the weights and compute the model.
 
 mod architecture;
 mod block_type;

@@ -1,8 +1,8 @@
-//! Errors of loading checkpoints. They name the file, the tensor or option, the expected value and the
-//! value that was found.
+//! Errors of loading checkpoints. They name the file, the tensor or option, the expected value and
+//! the value that was found.
 //!
-//! Options of files are in double quotes. Backticks are for options of the caller, which the command
-//! line shows as flags, and for tensors.
+//! Options of files are in double quotes. Backticks are for options of the caller, which the
+//! command line shows as flags, and for tensors.
 
 use std::io;
 use std::path::PathBuf;
@@ -126,7 +126,8 @@ pub enum LoadError {
     Length {
         /// The file.
         file: PathBuf,
-        /// The length in bytes according to the header. 128 bits hold any length that a header states.
+        /// The length in bytes according to the header. 128 bits hold any length that a header
+        /// states.
         expected: u128,
         /// The actual length in bytes.
         found: usize,
@@ -185,8 +186,8 @@ pub enum LoadError {
         /// The supported values.
         supported: &'static str,
     },
-    /// A drafter's configuration has an option that is not known. Ignoring it could make the drafts worse,
-    /// and no text would show it.
+    /// A drafter's configuration has an option that is not known. Ignoring it could make the drafts
+    /// worse, and no text would show it.
     #[error(
         "{file}: option \"{option}\" is {found}, but {owner} has no such option here, and ignoring it could \
          make the drafts worse; if it does not change what the drafter computes, remove it from the file; \
@@ -202,7 +203,8 @@ pub enum LoadError {
         /// What the option would belong to.
         owner: &'static str,
     },
-    /// A field of a GGUF file is invalid: an option of its metadata, or a part of a tensor's description.
+    /// A field of a GGUF file is invalid: an option of its metadata, or a part of a tensor's
+    /// description.
     #[error("{file}: {field} is {found}; expected {expected}")]
     GgufField {
         /// The file.

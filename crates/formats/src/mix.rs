@@ -1,7 +1,7 @@
 //! The mixes of llama.cpp: which block type each matrix of a quantised model has.
 //!
-//! Source: `llama_tensor_get_type` and `tensor_type_fallback` in `src/llama-quant.cpp` of llama.cpp, for dense
-//! models and without an importance matrix.
+//! Source: `llama_tensor_get_type` and `tensor_type_fallback` in `src/llama-quant.cpp` of
+//! llama.cpp, for dense models and without an importance matrix.
 
 use crate::architecture::{Architecture, Head};
 use crate::block_type::BlockType;
@@ -10,10 +10,11 @@ use crate::weight_type::WeightType;
 use BlockType::{Q2_K, Q3_K, Q4_0, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
 use std::fmt;
 
-/// A choice of block types, named after the type of most matrices. Matrices that matter more have more bits.
+/// A choice of block types, named after the type of most matrices. Matrices that matter more have
+/// more bits.
 ///
-/// A matrix whose number of inputs is no multiple of 256 has a type with blocks of 32 instead, and f16 if it
-/// is no multiple of 32 either.
+/// A matrix whose number of inputs is no multiple of 256 has a type with blocks of 32 instead, and
+/// f16 if it is no multiple of 32 either.
 #[expect(non_camel_case_types, reason = "the names that llama.cpp uses")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mix {
@@ -156,13 +157,15 @@ impl Mix {
     }
 }
 
-/// Whether a layer is in the first or last eighth, or the last of three between them (`use_more_bits`).
+/// Whether a layer is in the first or last eighth, or the last of three between them
+/// (`use_more_bits`).
 fn has_more_bits(layer: usize, layers: usize) -> bool {
     let first = layers / 8;
     layer < first || layer >= 7 * layers / 8 || (layer - first) % 3 == 2
 }
 
-/// Returns the type itself if rows of `inputs` are whole blocks, and otherwise the next one that fits.
+/// Returns the type itself if rows of `inputs` are whole blocks, and otherwise the next one that
+/// fits.
 fn with_whole_blocks(block_type: BlockType, inputs: usize) -> WeightType {
     let smaller = match block_type {
         Q2_K | Q3_K => Q4_0,

@@ -116,8 +116,8 @@ impl<T: Into<WeightTypes>> From<T> for ModelTypes {
 pub struct MatrixTypes(HashMap<Tensor, WeightType>);
 
 impl MatrixTypes {
-    /// Chooses the types of a model's matrices. Without `types`, stored blocks stay as they are, and floats
-    /// have the smallest type that loses nothing for any of them.
+    /// Chooses the types of a model's matrices. Without `types`, stored blocks stay as they are,
+    /// and floats have the smallest type that loses nothing for any of them.
     ///
     /// # Errors
     ///
@@ -150,8 +150,9 @@ impl MatrixTypes {
         self.0.values().copied()
     }
 
-    /// Makes the expansions of compressed keys and values floats: devices transpose those of keys, which would
-    /// quantise them a second time in other blocks. No 16-bit type holds the values of stored blocks exactly.
+    /// Makes the expansions of compressed keys and values floats: devices transpose those of keys,
+    /// which would quantise them a second time in other blocks. No 16-bit type holds the values of
+    /// stored blocks exactly.
     fn make_expansions_float(
         &mut self,
         model: &Architecture,
@@ -237,8 +238,8 @@ impl MatrixTypes {
         Ok(Self(matrices.map(stored).collect::<Result<_, LoadError>>()?))
     }
 
-    /// Makes projections f32 that mix floats and blocks. Kernels read activations either as floats or
-    /// quantised, and f32 holds both exactly.
+    /// Makes projections f32 that mix floats and blocks. Kernels read activations either as floats
+    /// or quantised, and f32 holds both exactly.
     fn make_projections_uniform(&mut self, model: &Architecture) {
         for (index, layer) in model.layers.iter().enumerate() {
             for parts in LayerTensor::PROJECTIONS {

@@ -9,8 +9,8 @@ pub enum Tensor {
     Embedding,
     /// Embeddings of positions, `[rows, hidden_size]` ([`PositionTable`](crate::PositionTable)).
     Positions,
-    /// The parts of the layers' own inputs that follow from the token alone, `[vocab_size, layers · width]`
-    /// ([`OwnInput`](crate::OwnInput)).
+    /// The parts of the layers' own inputs that follow from the token alone,
+    /// `[vocab_size, layers · width]` ([`OwnInput`](crate::OwnInput)).
     LayerInputs,
     /// Projection of the embedding to the layers' own inputs, `[layers · width, hidden_size]`.
     LayerInputProjection,
@@ -31,20 +31,23 @@ pub enum Tensor {
     Expert(usize, usize, ExpertTensor),
     /// Embeddings of the mask tokens, `[mask_tokens, hidden_size]`.
     MaskEmbeddings,
-    /// What rows of mask tokens read instead of the target's features, `[mask_tokens, hidden_size]`.
+    /// What rows of mask tokens read instead of the target's features,
+    /// `[mask_tokens, hidden_size]`.
     MaskFeatures,
     /// Projection of features, or of an embedding and a feature, to the first layer's input,
     /// `[hidden_size, inputs]`.
     Fusion,
     /// Its bias, `[hidden_size]`.
     FusionBias,
-    /// Weight of the RMS norm of the embedding before the projection of it and a feature, `[hidden_size]`.
+    /// Weight of the RMS norm of the embedding before the projection of it and a feature,
+    /// `[hidden_size]`.
     EmbeddingNorm,
     /// Weight of the RMS norm of a whole feature before its projection, `[feature width]`.
     FeatureNorm,
     /// Weight of the RMS norm of the part of a feature with this index, `[feature width / parts]`.
     FeaturePartNorm(usize),
-    /// Weight of the RMS norm of a projected feature, `[hidden_size]` ([`Input::Block`](crate::Input::Block)).
+    /// Weight of the RMS norm of a projected feature, `[hidden_size]`
+    /// ([`Input::Block`](crate::Input::Block)).
     ContextNorm,
     /// A tensor of the draft head with this index.
     DraftHead(usize, HeadTensor),
@@ -76,9 +79,9 @@ pub enum LayerTensor {
     QueryDownBias,
     /// Weight of the RMS norm of the latent vector of queries, `[query_rank]`.
     QueryLatentNorm,
-    /// Expansion to queries, `[heads · (plain_dim + rope_dim), query_rank]`: each head's rows without RoPE, then
-    /// those with RoPE in its half-split order. [`Self::Query`] has this order, too, if only keys and values
-    /// are compressed.
+    /// Expansion to queries, `[heads · (plain_dim + rope_dim), query_rank]`: each head's rows
+    /// without RoPE, then those with RoPE in its half-split order. [`Self::Query`] has this order,
+    /// too, if only keys and values are compressed.
     QueryUp,
     /// Projection to the latent vector of keys and values, and to the part of the keys with RoPE:
     /// `[rank + rope_dim, hidden_size]`, the latter in the half-split order.
@@ -87,8 +90,8 @@ pub enum LayerTensor {
     LatentDownBias,
     /// Weight of the RMS norm of the latent vector of keys and values, `[rank]`.
     LatentNorm,
-    /// Expansion to keys and values, `[heads · (plain_dim + value_dim), rank]`: each head's keys, then its
-    /// values.
+    /// Expansion to keys and values, `[heads · (plain_dim + value_dim), rank]`: each head's keys,
+    /// then its values.
     LatentUp,
     /// Bias of the query projection, `[q_size]`, in the order of its rows.
     QueryBias,
@@ -111,7 +114,8 @@ pub enum LayerTensor {
     Output,
     /// Bias of attention's output projection, `[hidden_size]`.
     OutputBias,
-    /// Query projection of a recurrent mixer, `[key_width, hidden_size]` ([`Recurrent`](crate::Recurrent)).
+    /// Query projection of a recurrent mixer, `[key_width, hidden_size]`
+    /// ([`Recurrent`](crate::Recurrent)).
     MixerQuery,
     /// Key projection of a recurrent mixer, `[key_width, hidden_size]`.
     MixerKey,
@@ -141,7 +145,8 @@ pub enum LayerTensor {
     DecayBias,
     /// The factor with which each head's values are added to its output, `[value heads]`.
     Skip,
-    /// Weight of the norm of a recurrent mixer's output: `[value_dim]` for each head, or `[value_width]`.
+    /// Weight of the norm of a recurrent mixer's output: `[value_dim]` for each head, or
+    /// `[value_width]`.
     MixerNorm,
     /// Output projection of a recurrent mixer, `[hidden_size, value_width]`.
     MixerOutput,
@@ -151,7 +156,8 @@ pub enum LayerTensor {
     MlpNorm,
     /// Bias of that norm, `[hidden_size]`.
     MlpNormBias,
-    /// Weight of the norm of what the router reads, `[hidden_size]` ([`Router::own_norm`](crate::Router::own_norm)).
+    /// Weight of the norm of what the router reads, `[hidden_size]`
+    /// ([`Router::own_norm`](crate::Router::own_norm)).
     RouterNorm,
     /// Projection to the scores of the experts, `[experts, hidden_size]`.
     Router,
@@ -184,7 +190,8 @@ pub enum LayerTensor {
     DownBias,
     /// Weight of the norm of what the MLP adds, `[hidden_size]`.
     MlpOutputNorm,
-    /// Projection to the gate of the layer's own input, `[width, hidden_size]` ([`OwnInput`](crate::OwnInput)).
+    /// Projection to the gate of the layer's own input, `[width, hidden_size]`
+    /// ([`OwnInput`](crate::OwnInput)).
     InputGate,
     /// Projection of the gated input, `[hidden_size, width]`.
     InputUp,
@@ -276,7 +283,8 @@ impl LayerTensor {
         Self::MlpConvProjection,
     ];
 
-    /// The matrices of a layer. Those of one projection have the same inputs, and are computed together.
+    /// The matrices of a layer. Those of one projection have the same inputs, and are computed
+    /// together.
     pub const PROJECTIONS: [&'static [Self]; 11] = [
         &[
             Self::Query,
@@ -432,7 +440,8 @@ impl ExpertTensor {
     pub const ALL: [Self; 6] =
         [Self::Gate, Self::Up, Self::GateBias, Self::UpBias, Self::Down, Self::DownBias];
 
-    /// The matrices of an expert. Those of one projection have the same inputs, and are computed together.
+    /// The matrices of an expert. Those of one projection have the same inputs, and are computed
+    /// together.
     pub const PROJECTIONS: [&'static [Self]; 2] = [&[Self::Gate, Self::Up], &[Self::Down]];
 
     /// Returns the index of the projection: 0 for the gate, 1 for up, 2 for down.

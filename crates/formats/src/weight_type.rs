@@ -19,7 +19,8 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Returns the number of bytes of a row of `columns` values. The last block may be filled in part.
+    /// Returns the number of bytes of a row of `columns` values. The last block may be filled in
+    /// part.
     #[must_use]
     pub(crate) fn row_bytes(self, columns: usize) -> usize {
         match self {
@@ -41,8 +42,8 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// The type of a matrix's packed weights. Each type counts as a model of its own: outputs are bit-identical
-/// for the same types, but not between types.
+/// The type of a matrix's packed weights. Each type counts as a model of its own: outputs are
+/// bit-identical for the same types, but not between types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeightType {
     /// 32-bit floats.
@@ -51,8 +52,8 @@ pub enum WeightType {
     Bf16,
     /// IEEE half precision, widened exactly in the kernels.
     F16,
-    /// A block type of GGUF. Activations are quantised to 8 bits in blocks of 32 inputs, and products of
-    /// quants are exact.
+    /// A block type of GGUF. Activations are quantised to 8 bits in blocks of 32 inputs, and
+    /// products of quants are exact.
     Quantized(BlockType),
 }
 
@@ -90,8 +91,8 @@ pub enum CacheType {
     /// bfloat16: the range of f32, with 8 significant bits.
     Bf16,
     /// 8-bit integers in blocks of 32 dimensions of a head, with an f32 scale each. So every finite
-    /// number fits, unlike with scales in half precision, and a row depends on no other row. A block
-    /// with a number that is not finite has the scale NaN, so the error reaches the logits.
+    /// number fits, unlike with scales in half precision, and a row depends on no other row. A
+    /// block with a number that is not finite has the scale NaN, so the error reaches the logits.
     Q8,
 }
 
@@ -118,7 +119,8 @@ impl CacheType {
         }
     }
 
-    /// Returns the default for a model whose matrices have these types: f32 if all are f32, otherwise f16.
+    /// Returns the default for a model whose matrices have these types: f32 if all are f32,
+    /// otherwise f16.
     #[must_use]
     pub fn for_weights(weight_types: impl IntoIterator<Item = WeightType>) -> Self {
         match weight_types.into_iter().all(|weight_type| weight_type == WeightType::F32) {
@@ -169,8 +171,8 @@ impl fmt::Display for WeightType {
 pub const QUANT_BLOCK: usize = 32;
 
 impl WeightType {
-    /// Returns the smallest float type that represents the values of all float `dtypes` exactly. Blocks
-    /// have a type of their own.
+    /// Returns the smallest float type that represents the values of all float `dtypes` exactly.
+    /// Blocks have a type of their own.
     #[must_use]
     pub fn lossless(dtypes: impl IntoIterator<Item = Dtype>) -> Self {
         let mut dtypes = dtypes.into_iter().filter(|dtype| !matches!(dtype, Dtype::Block(_)));
@@ -194,13 +196,13 @@ pub fn round_to_i8(value: f32) -> i8 {
     (value + SHIFT).to_bits() as i8
 }
 
-/// Quantises a block of numbers to −127…127, and returns the scale that restores them. If a number is not
-/// finite, the scale is NaN.
+/// Quantises a block of numbers to −127…127, and returns the scale that restores them. If a number
+/// is not finite, the scale is NaN.
 #[must_use]
 #[inline(always)]
 pub fn quantize_to_i8(values: &[f32; QUANT_BLOCK], quants: &mut [i8; QUANT_BLOCK]) -> f32 {
-    // Compared as integers, so that the order does not matter: without the sign, floats sort like their
-    // bits, with infinities and NaN last.
+    // Compared as integers, so that the order does not matter: without the sign, floats sort like
+    // their bits, with infinities and NaN last.
     let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
     let peak = f32::from_bits(magnitudes.fold(0, u32::max));
     if peak == 0.0 {

@@ -1,4 +1,5 @@
-//! Block types against the Python package `gguf`. `scripts/goldens/make_block_types.py` makes the goldens.
+//! Block types against the Python package `gguf`. `scripts/goldens/make_block_types.py` makes the
+//! goldens.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -324,8 +325,8 @@ fn extreme_weights_make_finite_blocks() {
                 let restored = weights_of(block_type, &blocks);
                 let peak = weights.iter().fold(0.0_f32, |peak, weight| peak.max(weight.abs()));
                 for (weight, restored) in weights.iter().zip(restored) {
-                    // The smallest steps of f16, times the highest levels of a group, may be far from tiny
-                    // weights, but no weight becomes much larger than the others.
+                    // The smallest steps of f16, times the highest levels of a group, may be far
+                    // from tiny weights, but no weight becomes much larger than the others.
                     let near = (weight - restored).abs() <= 1.01 * peak + 1.0e-6;
                     assert!(near, "{block_type}: {weight} became {restored}");
                 }

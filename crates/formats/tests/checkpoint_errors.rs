@@ -98,8 +98,8 @@ fn read_all(path: &Path) -> Result<Checkpoint, LoadError> {
     Ok(checkpoint)
 }
 
-/// Writes a valid checkpoint, damages it, and checks that it is rejected with a message that contains
-/// all the words.
+/// Writes a valid checkpoint, damages it, and checks that it is rejected with a message that
+/// contains all the words.
 fn assert_rejected(write: impl FnOnce(&Path), damage: impl FnOnce(&Path), words: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());

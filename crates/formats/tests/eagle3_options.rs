@@ -1,5 +1,5 @@
-//! EAGLE-3's options in both layouts: what they say, and that whatever is not understood is refused by name.
-//! Ignoring an option would keep the text and silently cost acceptance.
+//! EAGLE-3's options in both layouts: what they say, and that whatever is not understood is refused
+//! by name. Ignoring an option would keep the text and silently cost acceptance.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

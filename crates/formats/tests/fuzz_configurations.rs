@@ -1,5 +1,5 @@
-//! Configurations of every family with random damage: each is an error that names an option, or a model that can
-//! be described.
+//! Configurations of every family with random damage: each is an error that names an option, or a
+//! model that can be described.
 //!
 //! `FORERUN_FUZZ_CASES` sets the number of cases (`just fuzz` runs a million).
 

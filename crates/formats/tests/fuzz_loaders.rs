@@ -219,8 +219,8 @@ fn weight_file(bytes: &[u8]) -> WeightFile {
     WeightFile::from_bytes(PathBuf::from("weights"), bytes.to_vec())
 }
 
-/// Creates a file with the tensors for which `contains` is true: norms and biases as bf16, one matrix
-/// as f16 and the others as f32.
+/// Creates a file with the tensors for which `contains` is true: norms and biases as bf16, one
+/// matrix as f16 and the others as f32.
 fn safetensors_file(config: &Config, contains: impl Fn(Tensor) -> bool) -> Vec<u8> {
     let architecture = config.architecture();
     let stored = architecture.tensors().filter(|tensor| contains(*tensor)).map(|tensor| {
@@ -386,8 +386,8 @@ fn mutate(file: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Replaces a number in JSON by a boundary value. In a safetensors file, the length of the header is
-/// usually corrected, so that the case tests more than this length.
+/// Replaces a number in JSON by a boundary value. In a safetensors file, the length of the header
+/// is usually corrected, so that the case tests more than this length.
 fn substitute_number(file: &mut Vec<u8>, random: &mut Random) {
     let header = file.first_chunk::<8>().map(|length| u64::from_le_bytes(*length));
     let header = header.filter(|length| *length < file.len() as u64).map(|length| length as usize);

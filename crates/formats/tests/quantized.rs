@@ -1,5 +1,5 @@
-//! Quantised matrices of safetensors files. `scripts/goldens/make_quantized.py` makes a checkpoint of each format,
-//! and restores its matrices by the format's definition.
+//! Quantised matrices of safetensors files. `scripts/goldens/make_quantized.py` makes a checkpoint
+//! of each format, and restores its matrices by the format's definition.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -343,7 +343,8 @@ fn mutated_checkpoints_do_not_panic() {
     assert!(opened > 0);
 }
 
-/// Packs integers in words, bit by bit: that at `[row, column]` begins at the bit that `place` says.
+/// Packs integers in words, bit by bit: that at `[row, column]` begins at the bit that `place`
+/// says.
 fn pack(words: usize, bits: usize, integers: &[(usize, u8)]) -> Vec<u8> {
     let mut bytes = vec![0; 4 * words];
     for (start, integer) in integers {
@@ -355,7 +356,8 @@ fn pack(words: usize, bits: usize, integers: &[(usize, u8)]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a checkpoint whose only quantised matrix is an MLP's `[rows, columns]`, with parts of these names.
+/// Returns a checkpoint whose only quantised matrix is an MLP's `[rows, columns]`, with parts of
+/// these names.
 fn with_matrix(
     quantization: &Value,
     [rows, columns]: [usize; 2],

@@ -67,7 +67,8 @@ impl GpuAdapter {
         matches!(self.kind, AdapterKind::Integrated | AdapterKind::Software)
     }
 
-    /// Returns whether forerun has never run on a GPU through this interface: with all but Vulkan. Software has been tested.
+    /// Returns whether forerun has never run on a GPU through this interface: with all but Vulkan.
+    /// Software has been tested.
     #[must_use]
     pub fn is_untried(&self) -> bool {
         self.backend != "Vulkan" && self.kind != AdapterKind::Software
@@ -101,13 +102,14 @@ impl GpuAdapter {
 /// The interface of an adapter's driver, and the numbers of its vendor and of its model.
 type Identity = (Backend, u32, u32);
 
-/// Returns whether an adapter is a GPU that also has a Vulkan driver. Only Vulkan lets shaders forbid contraction.
+/// Returns whether an adapter is a GPU that also has a Vulkan driver. Only Vulkan lets shaders
+/// forbid contraction.
 fn is_duplicate((backend, vendor, model): Identity, all: &[Identity]) -> bool {
     backend != Backend::Vulkan && all.contains(&(Backend::Vulkan, vendor, model))
 }
 
-/// Returns the connection to the drivers. A process has one, because several threads that open and close their own crash
-/// some drivers.
+/// Returns the connection to the drivers. A process has one, because several threads that open and
+/// close their own crash some drivers.
 fn instance() -> &'static Instance {
     static INSTANCE: OnceLock<Instance> = OnceLock::new();
     INSTANCE.get_or_init(|| {
@@ -117,8 +119,8 @@ fn instance() -> &'static Instance {
     })
 }
 
-/// Returns the adapters of all drivers. Each GPU is there once: through Vulkan if it can be, and through CUDA only if it has no
-/// other driver.
+/// Returns the adapters of all drivers. Each GPU is there once: through Vulkan if it can be, and
+/// through CUDA only if it has no other driver.
 fn all_adapters() -> Vec<Adapter> {
     let mut adapters = pollster::block_on(instance().enumerate_adapters(Backends::all()));
     let identity = |adapter: &Adapter| {
@@ -133,8 +135,8 @@ fn all_adapters() -> Vec<Adapter> {
     adapters
 }
 
-/// Returns the adapters with their descriptions: GPUs with their own memory first, software last, and
-/// otherwise in the order of the drivers.
+/// Returns the adapters with their descriptions: GPUs with their own memory first, software last,
+/// and otherwise in the order of the drivers.
 ///
 /// # Errors
 /// If an environment variable names an interface that is unknown, or not in this build.

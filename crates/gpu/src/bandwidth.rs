@@ -19,7 +19,8 @@ const DISPATCHES: usize = 8;
 const ROUNDS: usize = 5;
 
 impl GpuDevice {
-    /// Measures the bandwidth of the GPU's memory, in bytes read a second: the best of some reads of a large buffer.
+    /// Measures the bandwidth of the GPU's memory, in bytes read a second: the best of some reads
+    /// of a large buffer.
     ///
     /// # Errors
     /// If the GPU fails, or has no memory for the buffer.
@@ -37,8 +38,8 @@ impl GpuDevice {
         Ok(bytes as f64 / seconds)
     }
 
-    /// Returns the seconds of a dispatch: the best of some rounds of `dispatches`, which take turns with the bindings and of
-    /// which each waits for the one before it.
+    /// Returns the seconds of a dispatch: the best of some rounds of `dispatches`, which take turns
+    /// with the bindings and of which each waits for the one before it.
     ///
     /// # Errors
     /// If the GPU fails.

@@ -8,8 +8,8 @@ use forerun_core::{BestTokens, RowUse};
 use std::ops::Range;
 use wgpu::Buffer;
 
-/// The largest number of best tokens that is selected. A row of which more are read comes home as a whole, because the time of
-/// a selection grows with them.
+/// The largest number of best tokens that is selected. A row of which more are read comes home as a
+/// whole, because the time of a selection grows with them.
 const MAX_COUNT: usize = 32;
 
 /// How many of the best of a row's first tokens are selected.
@@ -20,8 +20,8 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Returns the selection for rows of so many head outputs. `None` if whole rows come home: that is also done if a
-    /// selection would have as many bytes.
+    /// Returns the selection for rows of so many head outputs. `None` if whole rows come home: that
+    /// is also done if a selection would have as many bytes.
     pub(crate) fn of(rows_for: RowUse, outputs: usize) -> Option<Self> {
         let RowUse::Best { count, tokens } = rows_for else { return None };
         let is_small = (1..=MAX_COUNT).contains(&count) && 2 * count < tokens;
@@ -57,7 +57,8 @@ pub(crate) struct SelectedRows {
 }
 
 impl Recorder<'_> {
-    /// Records the selection of the best tokens of rows. `best` gets `[rows, count]` tokens with the bits of their logits.
+    /// Records the selection of the best tokens of rows. `best` gets `[rows, count]` tokens with
+    /// the bits of their logits.
     pub(crate) fn select_best(
         &mut self,
         (logits, best): (&Buffer, &Buffer),
@@ -96,13 +97,14 @@ pub(crate) struct OutputRows {
 struct OutputRun {
     rows: Range<u32>,
     selection: Option<Selection>,
-    /// The number of the first row among those that come home as a whole, or of the first selected token.
+    /// The number of the first row among those that come home as a whole, or of the first selected
+    /// token.
     first_result: u32,
 }
 
 impl OutputRows {
-    /// Adds the output rows of the next sequence. It shares the selection of the sequence before it if the same is read of
-    /// both.
+    /// Adds the output rows of the next sequence. It shares the selection of the sequence before it
+    /// if the same is read of both.
     pub(crate) fn add(&mut self, rows: u32, selection: Option<Selection>) {
         self.sequences.push((rows, selection));
         let start = self.runs.last().map_or(0, |run| run.rows.end);
@@ -142,7 +144,8 @@ impl OutputRows {
         self.runs.iter().map(of_run).max().unwrap_or(0)
     }
 
-    /// Returns the best tokens of each sequence's rows, from the selected tokens and the bits of their logits.
+    /// Returns the best tokens of each sequence's rows, from the selected tokens and the bits of
+    /// their logits.
     pub(crate) fn best_tokens(&self, mut selected: &[[u32; 2]]) -> Vec<Vec<BestTokens>> {
         let of_sequence = |&(rows, selection): &(u32, Option<Selection>)| {
             let Some(Selection { count, tokens }) = selection else { return Vec::new() };
@@ -167,8 +170,8 @@ pub(crate) struct ChunkLogits<'a> {
 }
 
 impl Recorder<'_> {
-    /// Records the selections of a chunk of output rows, and copies the others' logits to the staging buffer, which has them
-    /// from this byte on.
+    /// Records the selections of a chunk of output rows, and copies the others' logits to the
+    /// staging buffer, which has them from this byte on.
     pub(crate) fn keep_outputs(
         &mut self,
         outputs: &OutputRows,
@@ -211,7 +214,8 @@ mod tests {
     use crate::pacer::Pacer;
     use crate::recorder::BoundBuffers;
 
-    /// Returns the best tokens of rows of this width, with the bits of their logits, as the kernel selects them.
+    /// Returns the best tokens of rows of this width, with the bits of their logits, as the kernel
+    /// selects them.
     fn selected(
         device: &GpuDevice,
         logits: &[f32],
@@ -249,7 +253,8 @@ mod tests {
             let mut at = 0;
             for (index, &(_, logit)) in left.iter().enumerate() {
                 let largest = left[at].1;
-                // A logit that is not finite comes before all others. Ties go to the token that was there before.
+                // A logit that is not finite comes before all others. Ties go to the token that was
+                // there before.
                 if largest.is_finite() && (!logit.is_finite() || logit > largest) {
                     at = index;
                 }
@@ -268,8 +273,8 @@ mod tests {
         Some(GpuDevice::open(0).unwrap())
     }
 
-    /// Returns logits of one of several kinds: spread, with many ties, all equal, zeros of both signs, and with a few that are
-    /// not finite.
+    /// Returns logits of one of several kinds: spread, with many ties, all equal, zeros of both
+    /// signs, and with a few that are not finite.
     fn logits(kind: usize, len: usize) -> Vec<f32> {
         let mut state = 0x9e37_79b9_u32.wrapping_add(kind as u32 * 77);
         let mut next = || {

@@ -17,8 +17,8 @@ pub(crate) struct BlockConvWeights {
 }
 
 impl<'a> PassRun<'a> {
-    /// Records a row's own numbers and the convolution of what attention or the MLP reads. Returns the buffer with the result,
-    /// which is the input if there is no convolution.
+    /// Records a row's own numbers and the convolution of what attention or the MLP reads. Returns
+    /// the buffer with the result, which is the input if there is no convolution.
     pub(crate) fn convolve_input<'b>(
         &mut self,
         conv: Option<&BlockConvWeights>,

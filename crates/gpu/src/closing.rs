@@ -1,22 +1,23 @@
 //! GPUs are closed while no thread calls a driver.
 //!
-//! NVIDIA's Vulkan driver (580.159) hangs for ever if one thread closes a GPU while others submit work to their own GPUs, or
-//! compile kernels for them. So a GPU that nobody has any more is closed between such calls of other threads: at once, or else
-//! when another GPU is opened or given up. One that has failed stays open until the process ends, because its driver may not
-//! answer.
+//! NVIDIA's Vulkan driver (580.159) hangs for ever if one thread closes a GPU while others submit
+//! work to their own GPUs, or compile kernels for them. So a GPU that nobody has any more is closed
+//! between such calls of other threads: at once, or else when another GPU is opened or given up.
+//! One that has failed stays open until the process ends, because its driver may not answer.
 
 use crate::health::Health;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use wgpu::Device;
 
-/// Held during calls of a driver: those that submit work, allocate memory, compile kernels or open a GPU. Others were not seen
-/// to hang.
+/// Held during calls of a driver: those that submit work, allocate memory, compile kernels or open
+/// a GPU. Others were not seen to hang.
 static CALLS: RwLock<()> = RwLock::new(());
 
 /// GPUs that nobody has any more.
 static UNUSED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
-/// Keeps other threads from closing GPUs until the result is dropped. A thread has one result at a time.
+/// Keeps other threads from closing GPUs until the result is dropped. A thread has one result at a
+/// time.
 pub(crate) fn begin_call() -> RwLockReadGuard<'static, ()> {
     CALLS.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 pub struct PassCost {
     /// Number of rows.
     pub rows: usize,
-    /// Bytes of weights that are read from memory, if each matrix is read once. Of experts, only those that some row has
-    /// chosen are read.
+    /// Bytes of weights that are read from memory, if each matrix is read once. Of experts, only
+    /// those that some row has chosen are read.
     pub weight_bytes: u64,
     /// Number of experts that some row has chosen, summed over layers.
     pub experts: usize,
-    /// Bytes of keys and values that are read, if each head of each row reads its own, and of states of recurrent layers that are
-    /// read before a row or written after it.
+    /// Bytes of keys and values that are read, if each head of each row reads its own, and of
+    /// states of recurrent layers that are read before a row or written after it.
     pub cache_bytes: u64,
     /// Number of dispatches. Each waits for the one before it.
     pub dispatches: usize,
@@ -36,8 +36,9 @@ pub struct PassTimes {
 }
 
 impl PassCost {
-    /// Estimates the time of the pass in seconds, on a GPU that reads so many bytes a second and needs so many
-    /// seconds between two dispatches. Arithmetic counts as free, which is right for few rows only.
+    /// Estimates the time of the pass in seconds, on a GPU that reads so many bytes a second and
+    /// needs so many seconds between two dispatches. Arithmetic counts as free, which is right for
+    /// few rows only.
     #[must_use]
     pub fn estimated_seconds(&self, bytes_per_second: f64, dispatch_seconds: f64) -> f64 {
         let bytes = (self.weight_bytes + self.cache_bytes) as f64;

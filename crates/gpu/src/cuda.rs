@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use wgpu::{Adapter, AdapterInfo, Device};
 
-/// The environment variable that names the only interface to GPUs that is used: `cuda`. Without it, a GPU that has
-/// another driver is not used through CUDA.
+/// The environment variable that names the only interface to GPUs that is used: `cuda`. Without it,
+/// a GPU that has another driver is not used through CUDA.
 pub(crate) const API: &str = "FORERUN_GPU_API";
 
-/// The environment variable with the folder of compiled kernels for CUDA's emulator. If it is set, the emulated device is the only
-/// one.
+/// The environment variable with the folder of compiled kernels for CUDA's emulator. If it is set,
+/// the emulated device is the only one.
 pub(crate) const EMULATOR: &str = "FORERUN_CUDA_EMULATOR";
 
 /// The only adapters that are used.
@@ -23,7 +23,8 @@ enum Chosen {
 }
 
 impl Chosen {
-    /// Returns what the values of [`EMULATOR`] and [`API`] choose, if they choose anything. An empty value is none.
+    /// Returns what the values of [`EMULATOR`] and [`API`] choose, if they choose anything. An
+    /// empty value is none.
     fn of([emulator, api]: [Option<OsString>; 2]) -> Result<Option<Self>, GpuError> {
         let is_set = |value: &OsString| !value.is_empty();
         let (variable, chosen) = match (emulator.filter(is_set), api.filter(is_set)) {
@@ -61,7 +62,8 @@ pub(crate) fn adapters() -> Vec<Adapter> {
     Vec::new()
 }
 
-/// Returns the GPUs that would be used through CUDA if kernels could be compiled for them, and why they cannot.
+/// Returns the GPUs that would be used through CUDA if kernels could be compiled for them, and why
+/// they cannot.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
 pub(crate) fn unusable(used: &[Adapter]) -> Vec<String> {
     #[cfg(feature = "cuda")]
@@ -76,7 +78,8 @@ pub(crate) fn unusable(used: &[Adapter]) -> Vec<String> {
     Vec::new()
 }
 
-/// Returns a CUDA device that the processor emulates. Empty without a C++ compiler, or without the feature `cuda`.
+/// Returns a CUDA device that the processor emulates. Empty without a C++ compiler, or without the
+/// feature `cuda`.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
 fn emulated_adapters(folder: &Path) -> Vec<Adapter> {
     #[cfg(feature = "cuda")]
@@ -105,7 +108,8 @@ pub(crate) fn memory(device: &Device) -> Option<[u64; 2]> {
 
 /// What a GPU was asked to run through CUDA since it was opened.
 ///
-/// Operations that come again are launched together, as a graph: most passes with the same number of rows have the same ones.
+/// Operations that come again are launched together, as a graph: most passes with the same number
+/// of rows have the same ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CudaLaunches {
     /// Number of kernels and copies that were launched one by one.
@@ -114,7 +118,8 @@ pub struct CudaLaunches {
     pub graphs: u64,
     /// Number of graphs that were created.
     pub created_graphs: u64,
-    /// Why no graphs are created any more, if so: they are turned off, or the driver has refused one.
+    /// Why no graphs are created any more, if so: they are turned off, or the driver has refused
+    /// one.
     pub no_graphs: Option<String>,
 }
 

@@ -33,10 +33,11 @@ const CLOCK: Features = Features::TIMESTAMP_QUERY
 /// Bytes of the kernels' parameters.
 pub(crate) const PARAMETER_BYTES: u32 = 64;
 
-/// How long a submission may last until its driver is taken for hung. A submission should last about 0.1 seconds, but
-/// others may be computed before it.
+/// How long a submission may last until its driver is taken for hung. A submission should last
+/// about 0.1 seconds, but others may be computed before it.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The same for drivers that compute on the processor. One product of a large matrix may take minutes there.
+/// The same for drivers that compute on the processor. One product of a large matrix may take
+/// minutes there.
 const SOFTWARE_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// An open GPU. Models on it share it, and run one after another.
@@ -60,19 +61,22 @@ pub struct GpuDevice {
     /// The number of buffers until there is no memory.
     #[cfg(test)]
     pub(crate) buffers_left: std::sync::atomic::AtomicUsize,
-    /// The last field, so that nothing else of the GPU is left when it is closed. Whoever has buffers drops them before the GPU.
+    /// The last field, so that nothing else of the GPU is left when it is closed. Whoever has
+    /// buffers drops them before the GPU.
     _closing: Closing,
 }
 
 /// How a GPU is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuOptions {
-    /// The largest number of bytes that kernels address of a buffer. Larger matrices and results are split, as on GPUs
-    /// with such a limit.
+    /// The largest number of bytes that kernels address of a buffer. Larger matrices and results
+    /// are split, as on GPUs with such a limit.
     pub max_binding_bytes: u64,
-    /// Whether shaders forbid contraction, where the driver allows that. Otherwise, it compiles WGSL. With CUDA they always do.
+    /// Whether shaders forbid contraction, where the driver allows that. Otherwise, it compiles
+    /// WGSL. With CUDA they always do.
     pub forbid_contraction: bool,
-    /// The folder in which compiled pipelines are kept for later processes, if the driver gives them away (Vulkan, CUDA).
+    /// The folder in which compiled pipelines are kept for later processes, if the driver gives
+    /// them away (Vulkan, CUDA).
     pub pipeline_folder: Option<PathBuf>,
 }
 
@@ -83,18 +87,19 @@ impl Default for GpuOptions {
 }
 
 impl GpuDevice {
-    /// Returns the GPUs of the machine: those with their own memory first, drivers that compute on the processor
-    /// last. It is empty without a driver.
+    /// Returns the GPUs of the machine: those with their own memory first, drivers that compute on
+    /// the processor last. It is empty without a driver.
     ///
     /// # Errors
-    /// [`GpuError::UnknownApi`] or [`GpuError::WithoutCuda`] if an environment variable names an interface that is unknown, or
-    /// not in this build.
+    /// [`GpuError::UnknownApi`] or [`GpuError::WithoutCuda`] if an environment variable names an
+    /// interface that is unknown, or not in this build.
     pub fn adapters() -> Result<Vec<GpuAdapter>, GpuError> {
         Ok(find_adapters()?.into_iter().map(|(adapter, _)| adapter).collect())
     }
 
-    /// Returns the GPUs that have CUDA's driver only, but no compiler of kernels for it, with what to do: the name and the reason of
-    /// each. They are not among [`GpuDevice::adapters`]. It is empty without the feature `cuda`.
+    /// Returns the GPUs that have CUDA's driver only, but no compiler of kernels for it, with what
+    /// to do: the name and the reason of each. They are not among [`GpuDevice::adapters`]. It is
+    /// empty without the feature `cuda`.
     ///
     /// # Errors
     /// As [`GpuDevice::adapters`].
@@ -106,7 +111,8 @@ impl GpuDevice {
     /// Opens the GPU with this number among [`GpuDevice::adapters`], and probes its arithmetic.
     ///
     /// # Errors
-    /// If there is no such GPU, or it lacks what the kernels need, or its driver refuses; and as [`GpuDevice::adapters`].
+    /// If there is no such GPU, or it lacks what the kernels need, or its driver refuses; and as
+    /// [`GpuDevice::adapters`].
     pub fn open(index: usize) -> Result<Arc<Self>, GpuError> {
         Self::open_with(index, GpuOptions::default())
     }
@@ -206,21 +212,22 @@ impl GpuDevice {
         self.probe.as_ref().expect("the probe has run")
     }
 
-    /// Returns whether the shaders forbid the driver to contract and to reorder arithmetic. This is so with
-    /// Vulkan and CUDA only.
+    /// Returns whether the shaders forbid the driver to contract and to reorder arithmetic. This is
+    /// so with Vulkan and CUDA only.
     #[must_use]
     pub fn forbids_contraction(&self) -> bool {
         self.exact
     }
 
-    /// Returns what the GPU was asked to run through CUDA since it was opened. `None` for other interfaces.
+    /// Returns what the GPU was asked to run through CUDA since it was opened. `None` for other
+    /// interfaces.
     #[must_use]
     pub fn cuda_launches(&self) -> Option<CudaLaunches> {
         cuda::launches(&self.device)
     }
 
-    /// Returns the largest number of bytes that a kernel can read from or write to one buffer, a multiple of
-    /// [`ALIGNMENT`].
+    /// Returns the largest number of bytes that a kernel can read from or write to one buffer, a
+    /// multiple of [`ALIGNMENT`].
     pub(crate) fn max_binding_bytes(&self) -> u64 {
         let most = self.adapter.max_binding_bytes.min(self.adapter.max_buffer_bytes);
         most / ALIGNMENT * ALIGNMENT
@@ -277,7 +284,8 @@ impl GpuDevice {
     /// Checks that the GPU still works.
     ///
     /// # Errors
-    /// [`GpuFailure::Lost`] if it was lost, or an operation failed that should not fail. It never recovers.
+    /// [`GpuFailure::Lost`] if it was lost, or an operation failed that should not fail. It never
+    /// recovers.
     pub fn check(&self) -> Result<(), GpuFailure> {
         match self.health.failure() {
             Some(reason) => Err(self.lost(reason)),

@@ -132,7 +132,8 @@ pub enum GpuFailure {
         /// Its size in bytes.
         bytes: u64,
     },
-    /// The GPU was lost, or its driver reported an error that should not happen. It cannot be used again.
+    /// The GPU was lost, or its driver reported an error that should not happen. It cannot be used
+    /// again.
     #[error(
         "GPU {adapter} has failed: {reason}; load the models on it again, or place them on the CPU (`target=cpu:0-3`, \
          `drafter=cpu:0`)"

@@ -7,7 +7,8 @@ use forerun_formats::WeightType;
 use std::ops::Range;
 use wgpu::Buffer;
 
-/// One projection of all experts of a layer: `[experts, outputs, inputs]`, in one or several buffers.
+/// One projection of all experts of a layer: `[experts, outputs, inputs]`, in one or several
+/// buffers.
 pub(crate) struct ExpertMatrix {
     pub(crate) inputs: usize,
     /// Outputs of an expert.
@@ -27,9 +28,9 @@ pub(crate) struct ExpertPart {
 }
 
 impl ExpertMatrix {
-    /// Uploads the tensors of a projection: `[kinds][experts]`, such as the gates and then the ups. The outputs of an
-    /// expert's kinds follow one another. A part ends where the type changes, or where a buffer would exceed what a kernel
-    /// can read.
+    /// Uploads the tensors of a projection: `[kinds][experts]`, such as the gates and then the ups.
+    /// The outputs of an expert's kinds follow one another. A part ends where the type changes, or
+    /// where a buffer would exceed what a kernel can read.
     ///
     /// # Errors
     /// If a value is not finite, or there is no memory.
@@ -99,8 +100,8 @@ fn have_same_types(one: &[MatrixSource<'_>], other: &[MatrixSource<'_>]) -> bool
     one.iter().zip(other).all(|(one, other)| one.weight_type == other.weight_type)
 }
 
-/// Splits experts with `outputs` each into pieces of at most `most` outputs in all: several whole experts, or a part of
-/// one.
+/// Splits experts with `outputs` each into pieces of at most `most` outputs in all: several whole
+/// experts, or a part of one.
 fn pieces(experts: Range<usize>, outputs: usize, most: usize) -> Vec<(Range<usize>, Range<usize>)> {
     let at_once = (most / outputs.max(1)).max(1);
     let experts =

@@ -79,7 +79,8 @@ impl FeaturePlace {
     }
 }
 
-/// Collects what the rows of a pass read in addition to their tokens. Empty if they read nothing else.
+/// Collects what the rows of a pass read in addition to their tokens. Empty if they read nothing
+/// else.
 ///
 /// # Panics
 /// If some rows have features and others have none, in a model that needs them.
@@ -177,7 +178,8 @@ impl PassRun<'_> {
         }
     }
 
-    /// Records the keys and values that a layer has of the tokens before a block, from the hidden state as it is.
+    /// Records the keys and values that a layer has of the tokens before a block, from the hidden
+    /// state as it is.
     pub(crate) fn store_context(&mut self, layer: usize) {
         let (weights, scratch) = (self.weights, self.scratch);
         if let Some(attention) = weights.layers[layer].attention() {
@@ -223,8 +225,8 @@ impl PassRun<'_> {
         }
     }
 
-    /// Records the norms of features, with the first number and the width of rows of the result. Returns the buffer with the normed
-    /// features, which is the first one if there are no norms.
+    /// Records the norms of features, with the first number and the width of rows of the result.
+    /// Returns the buffer with the normed features, which is the first one if there are no norms.
     fn norm_features<'b>(
         &mut self,
         features: &FeatureWeights,

@@ -22,7 +22,8 @@ impl GpuLayers {
         Self(GpuModel::new(weights))
     }
 
-    /// As [`GpuPages::max_cache_bytes`]: `page_bytes` and `state_bytes` also count the part on the other device.
+    /// As [`GpuPages::max_cache_bytes`]: `page_bytes` and `state_bytes` also count the part on the
+    /// other device.
     #[must_use]
     pub fn max_cache_bytes(&self, page_bytes: usize, state_bytes: usize) -> usize {
         self.0.new_storage().max_cache_bytes(page_bytes, state_bytes)

@@ -4,14 +4,15 @@ use crate::cuda;
 use crate::device::GpuDevice;
 
 impl GpuDevice {
-    /// Returns the memory in bytes that this process may still use of the GPU's own. `None` if the driver does not say:
-    /// only CUDA and Vulkan drivers with budgets (`VK_EXT_memory_budget`) do.
+    /// Returns the memory in bytes that this process may still use of the GPU's own. `None` if the
+    /// driver does not say: only CUDA and Vulkan drivers with budgets (`VK_EXT_memory_budget`) do.
     #[must_use]
     pub fn free_memory(&self) -> Option<u64> {
         self.heap()?.free
     }
 
-    /// Returns the most memory in bytes that may be free. Without a budget, it is the size of the GPU's memory.
+    /// Returns the most memory in bytes that may be free. Without a budget, it is the size of the
+    /// GPU's memory.
     pub(crate) fn memory_limit(&self) -> Option<u64> {
         let heap = self.heap()?;
         Some(heap.free.unwrap_or(heap.size))

@@ -22,8 +22,8 @@ pub(crate) struct HeadPart {
 }
 
 impl HeadMatrix {
-    /// Uploads the matrices of all heads: `[heads, outputs, inputs]`. A part ends where a buffer would exceed what a
-    /// kernel can read.
+    /// Uploads the matrices of all heads: `[heads, outputs, inputs]`. A part ends where a buffer
+    /// would exceed what a kernel can read.
     ///
     /// # Errors
     /// If there is no memory.

@@ -55,9 +55,9 @@ impl GpuHeadWeights {
     /// Uploads heads to the GPU of their target, whose embedding and head they may share.
     ///
     /// # Errors
-    /// [`GpuLoadError::Unsupported`] if a matrix has a type or a size that GPUs do not compute yet, [`GpuLoadError::Failure`],
-    /// or [`GpuLoadError::Load`] if a tensor is missing, or has the wrong type or shape, a value is not finite, or `target` lacks
-    /// what they share.
+    /// [`GpuLoadError::Unsupported`] if a matrix has a type or a size that GPUs do not compute yet,
+    /// [`GpuLoadError::Failure`], or [`GpuLoadError::Load`] if a tensor is missing, or has the
+    /// wrong type or shape, a value is not finite, or `target` lacks what they share.
     pub fn load(
         target: &GpuWeights,
         architecture: DraftHeads,
@@ -124,8 +124,8 @@ impl GpuHeadWeights {
         })
     }
 
-    /// Returns the memory in bytes that heads need on a GPU, without what they share with their target: their weights, and
-    /// the buffers of passes.
+    /// Returns the memory in bytes that heads need on a GPU, without what they share with their
+    /// target: their weights, and the buffers of passes.
     ///
     /// # Errors
     /// If a tensor is missing, or has the wrong type.
@@ -166,8 +166,8 @@ impl GpuHeadWeights {
         &self.architecture
     }
 
-    /// Returns the largest number of bytes of a cache of the prefix layer, as [`GpuModel::max_cache_bytes`] does. There is no
-    /// limit without such a layer.
+    /// Returns the largest number of bytes of a cache of the prefix layer, as
+    /// [`GpuModel::max_cache_bytes`] does. There is no limit without such a layer.
     #[must_use]
     pub fn max_cache_bytes(&self) -> usize {
         let of_layer = |layer: &Arc<GpuWeights>| GpuModel::new(Arc::clone(layer)).max_cache_bytes();
@@ -216,8 +216,8 @@ struct SortedRows {
     /// What is read of the rows.
     output_rows: OutputRows,
     states: Vec<f32>, // [rows, hidden]
-    /// The state and the tokens that a head reads first: a token of each part, and the parts themselves. The embeddings of
-    /// tokens are zeros. Both are empty if heads read no tokens.
+    /// The state and the tokens that a head reads first: a token of each part, and the parts
+    /// themselves. The embeddings of tokens are zeros. Both are empty if heads read no tokens.
     slots: Vec<Row>,
     inputs: Vec<f32>, // [slots, hidden]
 }
@@ -450,8 +450,8 @@ impl HeadRun<'_> {
         self.recorder.dispatch(Kernel::Add, &buffers, &parameters, groups_of_elements(len));
     }
 
-    /// Records the logits of all rows, their selections, and their copies to the staging buffer. Successive heads that share a
-    /// matrix read it together.
+    /// Records the logits of all rows, their selections, and their copies to the staging buffer.
+    /// Successive heads that share a matrix read it together.
     fn logits(&mut self, staging: &Buffer) {
         let (weights, scratch) = (self.weights, self.scratch);
         let outputs = &self.sorted.output_rows;

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// The first error of a device that was not expected. From then on, its results cannot be trusted, so the device counts
-/// as lost for good.
+/// The first error of a device that was not expected. From then on, its results cannot be trusted,
+/// so the device counts as lost for good.
 #[derive(Default)]
 pub(crate) struct Health(Mutex<Option<String>>);
 

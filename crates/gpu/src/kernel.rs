@@ -14,7 +14,8 @@ pub(crate) const MAX_KEY_DIM: usize = 256;
 /// The threads that compute an output of a product together.
 const TEAM_THREADS: u32 = 32;
 
-/// Teams that share inputs have so many pieces of 256 inputs at once, or what they read at once if that is more.
+/// Teams that share inputs have so many pieces of 256 inputs at once, or what they read at once if
+/// that is more.
 const SHARED_PIECES: u32 = 8;
 
 /// Teams in the workgroup of experts, and of a product that does not share inputs.
@@ -94,7 +95,8 @@ pub(crate) enum Kernel {
     Attention {
         /// The type of keys and values.
         cache: CacheType,
-        /// Whether keys are read 16 bytes at a time. Heads whose size is not a multiple of that are read by words.
+        /// Whether keys are read 16 bytes at a time. Heads whose size is not a multiple of that are
+        /// read by words.
         has_wide_reads: bool,
     },
     /// The sum over splits.
@@ -189,8 +191,8 @@ impl Kernel {
         }
     }
 
-    /// Returns the product with a matrix for a pass of so many rows. Its bits do not depend on the choice, which was
-    /// measured on an H100.
+    /// Returns the product with a matrix for a pass of so many rows. Its bits do not depend on the
+    /// choice, which was measured on an H100.
     pub(crate) fn linear(weights: WeightType, rows: u32, shapes: ProductShapes) -> Self {
         let most = if shapes == ProductShapes::Large { MAX_TILE_ROWS } else { MAX_TILE_ROWS / 2 };
         let tile = rows.next_power_of_two().min(most);
@@ -221,7 +223,8 @@ impl Kernel {
             Self::Linear { rows, outputs, depth, teams, shares_inputs, .. } => {
                 let chunk = (SHARED_PIECES / rows).max(depth);
                 debug_assert!(chunk.is_multiple_of(depth), "a read does not cross chunks");
-                // As many as the workgroup with the fewest teams and the most rows: so shared memory suffices.
+                // As many as the workgroup with the fewest teams and the most rows: so shared
+                // memory suffices.
                 let summed_rows = rows.min(MAX_TILE_ROWS * TEAMS / teams);
                 debug_assert!(rows.is_multiple_of(summed_rows), "all rows are added up");
                 tile(rows, outputs, teams)
@@ -436,15 +439,17 @@ mod tests {
         }
     }
 
-    /// The compute capabilities for which all kernels are compiled, as far as NVRTC knows them: A100, H100, RTX 50.
+    /// The compute capabilities for which all kernels are compiled, as far as NVRTC knows them:
+    /// A100, H100, RTX 50.
     #[cfg(feature = "cuda")]
     const CAPABILITIES: [u32; 3] = [80, 90, 120];
     /// The number of kernels that are compiled for them, unless it is given.
     #[cfg(feature = "cuda")]
     const SAMPLED_KERNELS: u32 = 10;
 
-    /// PTX has no operation on floats that its compiler may contract, and no array of a thread's own in memory. Machine code is made
-    /// of it. `FORERUN_CASES` kernels are compiled, evenly chosen, or a few.
+    /// PTX has no operation on floats that its compiler may contract, and no array of a thread's
+    /// own in memory. Machine code is made of it. `FORERUN_CASES` kernels are compiled, evenly
+    /// chosen, or a few.
     #[cfg(feature = "cuda")]
     #[test]
     fn every_kernel_compiles_with_nvrtc_without_contraction_and_local_memory() {
@@ -485,7 +490,8 @@ mod tests {
                 assert!(code.starts_with(b"\x7fELF"), "{kernel:?}");
             }
         };
-        // Products in the shapes that passes use. Those of `all` may have more shared memory than a GPU.
+        // Products in the shapes that passes use. Those of `all` may have more shared memory than a
+        // GPU.
         let mut kernels = all();
         kernels.retain(|kernel| !matches!(kernel, Kernel::Linear { .. }));
         for weights in WEIGHT_TYPES {

@@ -1,5 +1,5 @@
-//! Measures memory bandwidth, products with matrices and what rows of logits take to come home, on the GPU that
-//! `FORERUN_GPU` names (by default the first one):
+//! Measures memory bandwidth, products with matrices and what rows of logits take to come home, on
+//! the GPU that `FORERUN_GPU` names (by default the first one):
 //! `cargo test --release -p forerun-gpu --lib -- --ignored --nocapture kernel_bench`.
 
 use crate::best::{SelectedRows, Selection};
@@ -26,8 +26,8 @@ const DISPATCHES: usize = 24;
 /// The shapes of products that are measured: outputs and inputs.
 const SHAPES: [[u32; 2]; 3] = [[28_672, 4096], [4096, 14_336], [4096, 4096]];
 
-/// A shape of products: the rows and outputs of a team, its reads at once, the teams of a workgroup, and whether they
-/// share inputs.
+/// A shape of products: the rows and outputs of a team, its reads at once, the teams of a
+/// workgroup, and whether they share inputs.
 type Tile = ([u32; 4], bool);
 
 /// The shapes that are measured with a pass of as many rows.
@@ -193,7 +193,8 @@ fn dispatches() {
     }
 }
 
-/// The time from the logits of a pass to its greedy tokens on the processor: of whole rows, and of selected tokens.
+/// The time from the logits of a pass to its greedy tokens on the processor: of whole rows, and of
+/// selected tokens.
 #[test]
 #[ignore = "a measurement"]
 fn rows_of_logits() {

@@ -27,7 +27,8 @@ pub(crate) struct KernelTimer {
     clock: QuerySet,
     resolved: Buffer, // [MARKS]: u64
     staging: Buffer,  // [MARKS]: u64
-    /// The kernels whose ends are the marks of the present pass; `None` is the start of a sequence of dispatches.
+    /// The kernels whose ends are the marks of the present pass; `None` is the start of a sequence
+    /// of dispatches.
     marks: Vec<Option<Kernel>>,
     totals: HashMap<Kernel, (usize, f64)>,
 }

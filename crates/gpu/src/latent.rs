@@ -1,9 +1,10 @@
-//! The dispatches that only compressed keys and values have (DeepSeek's multi-head latent attention), in the absorbed form:
-//! queries are turned into queries of the cached rows, so the cache holds one latent vector for all heads.
+//! The dispatches that only compressed keys and values have (DeepSeek's multi-head latent
+//! attention), in the absorbed form: queries are turned into queries of the cached rows, so the
+//! cache holds one latent vector for all heads.
 //!
-//! In the place of the dispatch for heads, there are the norm and the expansion of compressed queries, their parts, the
-//! absorption, the projection to the latent vector, the cached row, and the expansion of values. Each head has matrices of its own,
-//! which are one dispatch together.
+//! In the place of the dispatch for heads, there are the norm and the expansion of compressed
+//! queries, their parts, the absorption, the projection to the latent vector, the cached row, and
+//! the expansion of values. Each head has matrices of its own, which are one dispatch together.
 
 use crate::attention::half_rotated;
 use crate::head_matrix::HeadMatrix;
@@ -15,7 +16,8 @@ use crate::pass::PassRun;
 use crate::product::{Store, linear_groups};
 use wgpu::Buffer;
 
-/// Where the inputs or the results of heads are, in numbers: their first one, and those of a row and of a head.
+/// Where the inputs or the results of heads are, in numbers: their first one, and those of a row
+/// and of a head.
 #[derive(Clone, Copy)]
 struct HeadPlaces {
     offset: usize,
@@ -103,7 +105,8 @@ impl<'a> PassRun<'a> {
         self.recorder.dispatch(kernel, &buffers, &parameters, [self.row_count(), 1, 1]);
     }
 
-    /// Records the expansion of each head's weighted sum of latent vectors, and returns the buffer with the values.
+    /// Records the expansion of each head's weighted sum of latent vectors, and returns the buffer
+    /// with the values.
     pub(crate) fn latent_values(&mut self, latent: &LatentWeights) -> &'a Buffer {
         let (shape, scratch) = (latent.shape, self.scratch);
         let heads = latent.values.heads();
@@ -117,7 +120,8 @@ impl<'a> PassRun<'a> {
         values
     }
 
-    /// Records the product of each head with its own matrix. The places of inputs are multiples of four.
+    /// Records the product of each head with its own matrix. The places of inputs are multiples of
+    /// four.
     fn linear_heads(
         &mut self,
         matrix: &HeadMatrix,

@@ -14,10 +14,12 @@ use forerun_formats::{
 /// Memory that is left to the buffers of passes and to the driver.
 pub(crate) const PASS_BYTES: u64 = 512 << 20;
 
-/// The number of tokens for whose keys and values memory is left. The cache may still grow larger, while there is memory.
+/// The number of tokens for whose keys and values memory is left. The cache may still grow larger,
+/// while there is memory.
 const CACHED_TOKENS: u64 = 8192;
 
-/// The number of states of recurrent layers for which memory is left: those of a sequence, and those of a short pass.
+/// The number of states of recurrent layers for which memory is left: those of a sequence, and
+/// those of a short pass.
 const KEPT_STATES: u64 = (RECENT_STATES + SHORT_PASS_ROWS) as u64;
 
 /// How many of a model's first layers are loaded on a GPU.
@@ -31,8 +33,8 @@ pub enum LayerCount {
 
 /// How a model's first layers are loaded on a GPU.
 ///
-/// There is room for passes and for the keys and values of 8,192 tokens, and for 64 states of recurrent layers, for each of the
-/// `replicas`.
+/// There is room for passes and for the keys and values of 8,192 tokens, and for 64 states of
+/// recurrent layers, for each of the `replicas`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerOptions {
     /// The types of the matrices and of the cache.
@@ -131,8 +133,8 @@ impl LayerPlan {
         Ok(plan)
     }
 
-    /// Drops the last of the loaded layers until there is room for the caches of the others, for passes and for other
-    /// models. `has_memory` says whether this many bytes are free.
+    /// Drops the last of the loaded layers until there is room for the caches of the others, for
+    /// passes and for other models. `has_memory` says whether this many bytes are free.
     ///
     /// # Errors
     /// If no layer is left, or fewer than were asked for.
@@ -167,8 +169,8 @@ impl LayerPlan {
     }
 }
 
-/// Returns the memory in bytes that a whole model needs on a GPU: its weights, the keys and values of 8,192 tokens, and
-/// the buffers of passes.
+/// Returns the memory in bytes that a whole model needs on a GPU: its weights, the keys and values
+/// of 8,192 tokens, and the buffers of passes.
 pub(crate) fn needed_memory(
     architecture: &Architecture,
     types: &MatrixTypes,
@@ -235,8 +237,8 @@ mod tests {
     use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
     use forerun_formats::{Checkpoint, Config, Speculator, SpeculatorArchitecture};
 
-    /// The weights of drafters and what they share with their target need what was planned, and small buffers for which
-    /// [`PASS_BYTES`] has room.
+    /// The weights of drafters and what they share with their target need what was planned, and
+    /// small buffers for which [`PASS_BYTES`] has room.
     #[test]
     fn weights_of_drafters_need_the_planned_memory() {
         use SpeculatorLayout as L;
@@ -317,7 +319,8 @@ mod tests {
         }
     }
 
-    /// A plan of three layers with two replicas, whose caches need 20 bytes a layer, next to models of 7 bytes.
+    /// A plan of three layers with two replicas, whose caches need 20 bytes a layer, next to models
+    /// of 7 bytes.
     fn plan(count: LayerCount) -> LayerPlan {
         let needs = Needs { layers: vec![[100, 20], [100, 20], [300, 20]], others: 7 };
         LayerPlan { layers: 3, count, adapter: "a GPU".into(), needs }

@@ -35,7 +35,8 @@ pub(crate) struct LayerWeights {
     /// The convolutions of what attention reads and adds.
     pub(crate) attention_conv: Option<BlockConvWeights>,
     pub(crate) mixer: MixerWeights,
-    /// What turns the results of attention or of a recurrent mixer into what is added: `[hidden, …]`.
+    /// What turns the results of attention or of a recurrent mixer into what is added:
+    /// `[hidden, …]`.
     pub(crate) output: GpuMatrix,
     pub(crate) attention_output_norm: Option<NormWeights>,
     pub(crate) mlp_input: MlpInput,
@@ -69,8 +70,8 @@ pub(crate) enum MixerWeights {
 /// The weights of attention, without its output projection.
 pub(crate) struct AttentionWeights {
     pub(crate) shape: Attention,
-    /// Queries, keys and values: `[(n_heads + 2 · n_kv_heads) · head_dim, hidden]`; queries only if the layer has no
-    /// keys of its own. With compressed keys: queries, or their latent vector.
+    /// Queries, keys and values: `[(n_heads + 2 · n_kv_heads) · head_dim, hidden]`; queries only if
+    /// the layer has no keys of its own. With compressed keys: queries, or their latent vector.
     pub(crate) projection: GpuMatrix,
     /// The norms of queries and of keys, one after another.
     pub(crate) head_norms: Option<Buffer>,
@@ -82,7 +83,8 @@ pub(crate) struct AttentionWeights {
 }
 
 impl AttentionWeights {
-    /// Returns the number of key heads of the layer's own: 0 if it attends to those of another layer.
+    /// Returns the number of key heads of the layer's own: 0 if it attends to those of another
+    /// layer.
     pub(crate) fn own_key_heads(&self) -> usize {
         if self.shape.keys_of.is_some() { 0 } else { self.shape.n_kv_heads }
     }
@@ -132,7 +134,8 @@ pub(crate) struct RecurrentWeights {
     /// For each position, from the oldest to the row's own: `[kernel, channels]`.
     pub(crate) convolution: Buffer,
     pub(crate) convolution_bias: Option<Buffer>, // [channels]
-    /// Rates of decays, biases of decays, and factors of values in the output: `[3, n_value_heads]`.
+    /// Rates of decays, biases of decays, and factors of values in the output:
+    /// `[3, n_value_heads]`.
     pub(crate) heads: Option<Buffer>,
     pub(crate) norm: Option<Buffer>, // [value_dim] or [n_value_heads · value_dim]
 }
@@ -148,8 +151,8 @@ pub(crate) struct DenseWeights {
 pub(crate) struct ExpertWeights {
     pub(crate) shape: Experts,
     pub(crate) router: GpuMatrix, // [experts, hidden], f32
-    /// What is added to the experts' weights to choose some of them, then what the weights of the chosen ones are
-    /// multiplied by.
+    /// What is added to the experts' weights to choose some of them, then what the weights of the
+    /// chosen ones are multiplied by.
     pub(crate) adjustments: Option<Buffer>, // [2, experts]
     /// The norm of what the router reads, which is the hidden state then.
     pub(crate) router_norm: Option<NormWeights>,

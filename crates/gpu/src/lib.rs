@@ -1,26 +1,29 @@
 //! GPUs as devices, through Vulkan, Direct3D 12, Metal or CUDA (feature `cuda`).
 //!
-//! [`GpuDevice::adapters`] lists the GPUs, [`GpuDevice::open`] opens one, and [`GpuModel::load`] puts a model on it:
-//! a [`Forward`](forerun_model::Forward) as on the CPU. What GPUs do not compute yet is refused when a model is
-//! loaded ([`GpuLoadError::Unsupported`]).
+//! [`GpuDevice::adapters`] lists the GPUs, [`GpuDevice::open`] opens one, and [`GpuModel::load`]
+//! puts a model on it: a [`Forward`](forerun_model::Forward) as on the CPU. What GPUs do not
+//! compute yet is refused when a model is loaded ([`GpuLoadError::Unsupported`]).
 //!
 //! # Bits
 //!
-//! A row's bits depend only on its own prefix, never on other rows, slots or pages. With Vulkan, they are defined
-//! (see the guide): shaders forbid the driver to contract or reorder arithmetic, functions are this crate's own, and
-//! every sum has one order, whatever the number of rows and the GPU:
+//! A row's bits depend only on its own prefix, never on other rows, slots or pages. With Vulkan,
+//! they are defined (see the guide): shaders forbid the driver to contract or reorder arithmetic,
+//! functions are this crate's own, and every sum has one order, whatever the number of rows and the
+//! GPU:
 //!
 //! * a product with a matrix: product `i` belongs to partial sum `(i / 8) mod 32`;
-//! * norms and the weights of attention: term `i` belongs to partial sum `i mod 256`, where `i` is the position in
-//!   attention;
+//! * norms and the weights of attention: term `i` belongs to partial sum `i mod 256`, where `i` is
+//!   the position in attention;
 //! * then the upper half of the partial sums is added to the lower half until one is left;
-//! * a convolution adds its products from the oldest position to the row's own, and sums over the keys of a recurrent state are
-//!   in ascending order;
+//! * a convolution adds its products from the oldest position to the row's own, and sums over the
+//!   keys of a recurrent state are in ascending order;
 //! * attention takes 256 positions at a time, and combines the results in ascending order.
 //!
-//! Weights in blocks are multiplied as the numbers that they stand for. `Arithmetic::gpu` in `forerun-reference` states
-//! the same for the slow reference, which has the same bits in tests. With Direct3D 12 and Metal, the driver compiles WGSL, which allows it to change bits. Those two have
-//! never run. Apple's systems have Metal only: SPIR-V, and so the whole of `spirv.rs`, is for the others.
+//! Weights in blocks are multiplied as the numbers that they stand for. `Arithmetic::gpu` in
+//! `forerun-reference` states the same for the slow reference, which has the same bits in tests.
+//! With Direct3D 12 and Metal, the driver compiles WGSL, which allows it to change bits. Those two
+//! have never run. Apple's systems have Metal only: SPIR-V, and so the whole of `spirv.rs`, is for
+//! the others.
 
 mod adapter;
 mod attention;

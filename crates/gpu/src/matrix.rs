@@ -41,8 +41,8 @@ pub(crate) struct MatrixSource<'a> {
 }
 
 impl GpuMatrix {
-    /// Uploads tensors, whose outputs follow one another. A part ends where the type changes, or where a buffer
-    /// would exceed what a kernel can read or compute at once.
+    /// Uploads tensors, whose outputs follow one another. A part ends where the type changes, or
+    /// where a buffer would exceed what a kernel can read or compute at once.
     ///
     /// # Errors
     /// If a value is not finite, or there is no memory.
@@ -194,7 +194,8 @@ pub(crate) fn upload_floats(
     Ok(buffer)
 }
 
-/// Returns the bytes of a row on a GPU. Rows are padded to eight weights, and blocks to whole words of 32 bits.
+/// Returns the bytes of a row on a GPU. Rows are padded to eight weights, and blocks to whole words
+/// of 32 bits.
 pub(crate) fn row_bytes(weight_type: WeightType, inputs: usize) -> usize {
     match weight_type {
         WeightType::F32 => inputs.next_multiple_of(8) * size_of::<f32>(),
@@ -213,8 +214,8 @@ pub(crate) fn row_values(weight_type: WeightType, inputs: usize) -> usize {
     }
 }
 
-/// Appends a row as kernels read it. Stored blocks of the type stay as they are. `values` is as long as the row with
-/// its last block, and zero after its inputs.
+/// Appends a row as kernels read it. Stored blocks of the type stay as they are. `values` is as
+/// long as the row with its last block, and zero after its inputs.
 fn extend_converted(
     bytes: &mut Vec<u8>,
     source: &MatrixSource<'_>,

@@ -9,8 +9,8 @@ use wgpu::{Buffer, BufferDescriptor, BufferUsages, ErrorFilter, MapMode, Submiss
 /// The largest part of an upload. The driver holds copies of the last two.
 const UPLOAD_BYTES: usize = 16 << 20;
 
-/// Memory that buffers leave free for wgpu itself, which holds copies of what is written and gives the device up if
-/// there is no memory for them.
+/// Memory that buffers leave free for wgpu itself, which holds copies of what is written and gives
+/// the device up if there is no memory for them.
 const RESERVE_BYTES: u64 = 3 * UPLOAD_BYTES as u64;
 
 /// The largest part of a probe of the free memory.
@@ -23,14 +23,15 @@ impl GpuDevice {
     /// Allocates memory that kernels can read and write. Its content is zero.
     ///
     /// # Errors
-    /// [`GpuFailure::OutOfMemory`], with `what` is to be stored, if there is no memory or a kernel cannot address so
-    /// much. [`GpuFailure::Lost`] if the GPU has failed.
+    /// [`GpuFailure::OutOfMemory`], with `what` is to be stored, if there is no memory or a kernel
+    /// cannot address so much. [`GpuFailure::Lost`] if the GPU has failed.
     pub(crate) fn allocate(&self, what: &str, bytes: u64) -> Result<Buffer, GpuFailure> {
         let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
         self.new_buffer(what, bytes, usage, self.binding_limit)
     }
 
-    /// Copies two buffers to larger ones, and frees them: of each `[held, new]` bytes. A buffer of no bytes stays as it is.
+    /// Copies two buffers to larger ones, and frees them: of each `[held, new]` bytes. A buffer of
+    /// no bytes stays as it is.
     ///
     /// # Errors
     /// As [`GpuDevice::allocate`]. Nothing has changed then.
@@ -111,8 +112,8 @@ impl GpuDevice {
         Ok(buffer)
     }
 
-    /// Returns whether this many bytes are free: allocates them in parts, and gives them back. Buffers that were dropped
-    /// count as free.
+    /// Returns whether this many bytes are free: allocates them in parts, and gives them back.
+    /// Buffers that were dropped count as free.
     ///
     /// # Errors
     /// If the GPU has failed.

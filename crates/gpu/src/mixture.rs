@@ -1,11 +1,12 @@
 //! The dispatches of a mixture of experts.
 //!
-//! They are seven: the router, the choice of experts, tiles of rows with the same expert, the gate and up projection, the
-//! activation, the down projection, and the weighted sum. A tile has at most eight rows, and a product reads its expert
-//! once. A projection whose experts do not fit in one buffer is a dispatch for each.
+//! They are seven: the router, the choice of experts, tiles of rows with the same expert, the gate
+//! and up projection, the activation, the down projection, and the weighted sum. A tile has at most
+//! eight rows, and a product reads its expert once. A projection whose experts do not fit in one
+//! buffer is a dispatch for each.
 //!
-//! The choice stays on the GPU, since reading it back would cost a wait in every layer. The outputs of
-//! experts are stored and then added in ascending order: atomic additions have no order.
+//! The choice stays on the GPU, since reading it back would cost a wait in every layer. The outputs
+//! of experts are stored and then added in ascending order: atomic additions have no order.
 
 use crate::expert_matrix::ExpertMatrix;
 use crate::kernel::{EXPERT_OUTPUTS, Kernel, TEAMS};
@@ -157,7 +158,8 @@ impl PassRun<'_> {
         }
     }
 
-    /// Adds the expected work of an expert's products. How many experts are read is known when the pass has ended.
+    /// Adds the expected work of an expert's products. How many experts are read is known when the
+    /// pass has ended.
     fn add_expert_work(&mut self, experts: &ExpertWeights, distribution: Distribution) {
         let distinct = experts.shape.expected_distinct(self.rows.rows.len());
         let choices_each = f64::from(distribution.choices) / distinct.max(1.0);

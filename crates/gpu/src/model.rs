@@ -109,8 +109,8 @@ impl GpuModel {
         &self.weights
     }
 
-    /// Returns the largest number of bytes of pages and states that kernels can address: the budget of a cache must not
-    /// exceed it.
+    /// Returns the largest number of bytes of pages and states that kernels can address: the budget
+    /// of a cache must not exceed it.
     #[must_use]
     pub fn max_cache_bytes(&self) -> usize {
         let storage = self.new_storage();
@@ -129,8 +129,8 @@ impl GpuModel {
         self.times
     }
 
-    /// Measures the kernels of the passes from now on, and forgets earlier times. Passes take a little longer. A GPU without
-    /// a clock measures nothing.
+    /// Measures the kernels of the passes from now on, and forgets earlier times. Passes take a
+    /// little longer. A GPU without a clock measures nothing.
     ///
     /// # Errors
     /// If the GPU has failed, or has no memory.
@@ -277,7 +277,8 @@ impl GpuModel {
         Ok(())
     }
 
-    /// Records and submits all dispatches of a pass, with the embedding or without. Returns what may still be in progress.
+    /// Records and submits all dispatches of a pass, with the embedding or without. Returns what
+    /// may still be in progress.
     fn run(
         &mut self,
         (pass, embeds): (&Pass<'_>, bool),
@@ -416,8 +417,8 @@ impl Forward for GpuModel {
         }
     }
 
-    /// Cancellation is checked before each group of layers, while a pass is recorded. Long passes are several
-    /// submissions.
+    /// Cancellation is checked before each group of layers, while a pass is recorded. Long passes
+    /// are several submissions.
     fn forward(
         &mut self,
         pass: &Pass<'_>,
@@ -430,8 +431,8 @@ impl Forward for GpuModel {
 }
 
 impl GpuModel {
-    /// Computes a pass. With `inputs`, only the first layers are here: these are the hidden states before them, and there
-    /// are no logits.
+    /// Computes a pass. With `inputs`, only the first layers are here: these are the hidden states
+    /// before them, and there are no logits.
     pub(crate) fn compute(
         &mut self,
         pass: &Pass<'_>,
@@ -489,7 +490,8 @@ struct FeatureCopy<'a> {
 }
 
 impl FeatureCopy<'_> {
-    /// Copies the hidden states after a number of layers, as often as they are part of the features.
+    /// Copies the hidden states after a number of layers, as often as they are part of the
+    /// features.
     fn after_layers(&mut self, layers: usize, run: &mut PassRun<'_>) {
         let Some(FeatureSource::Layers(chosen)) = self.source else { return };
         for (part, _) in chosen.iter().enumerate().filter(|(_, after)| **after == layers) {

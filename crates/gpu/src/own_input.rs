@@ -1,4 +1,5 @@
-//! The dispatches of the inputs that layers have next to the hidden state: functions of the row's token.
+//! The dispatches of the inputs that layers have next to the hidden state: functions of the row's
+//! token.
 
 use crate::kernel::Kernel;
 use crate::layer_weights::OwnInputWeights;

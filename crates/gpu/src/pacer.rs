@@ -1,16 +1,16 @@
 //! How much work a submission has.
 //!
-//! Drivers take a GPU for hung, and reset it, if a submission lasts for seconds. Cancellation is also quicker with
-//! short submissions. So a pass is split wherever the work so far would last for too long at the speed of earlier
-//! submissions. Bits do not depend on it.
+//! Drivers take a GPU for hung, and reset it, if a submission lasts for seconds. Cancellation is
+//! also quicker with short submissions. So a pass is split wherever the work so far would last for
+//! too long at the speed of earlier submissions. Bits do not depend on it.
 
 use std::time::{Duration, Instant};
 
 /// How long a submission should last.
 const SUBMISSION: Duration = Duration::from_millis(100);
 
-/// The speed before any submission was measured, in bytes a second: low, so that the first submissions are short also on
-/// slow GPUs.
+/// The speed before any submission was measured, in bytes a second: low, so that the first
+/// submissions are short also on slow GPUs.
 const FIRST_SPEED: f64 = 2e9;
 
 /// A submission of less work says little about the speed.
@@ -33,13 +33,14 @@ impl Default for Pacer {
     }
 }
 
-/// Returns the work of a product with a matrix of so many bytes, for some rows: the bytes that it reads.
+/// Returns the work of a product with a matrix of so many bytes, for some rows: the bytes that it
+/// reads.
 pub(crate) fn work_of_product(matrix_bytes: u64, rows: u32) -> u64 {
     matrix_bytes * u64::from(rows).div_ceil(ROWS_PER_READ)
 }
 
-/// Returns the work of a selection of the `count` best of so many candidates. The time grows with each selected one, so
-/// each counts as another read of the candidates.
+/// Returns the work of a selection of the `count` best of so many candidates. The time grows with
+/// each selected one, so each counts as another read of the candidates.
 pub(crate) fn work_of_selection(candidates: u64, count: u32) -> u64 {
     candidates * size_of::<f32>() as u64 * (1 + u64::from(count))
 }
@@ -61,7 +62,8 @@ impl Pacer {
     fn learn(&mut self, work: u64, duration: Duration) {
         if work >= MEASURED_BYTES && !duration.is_zero() {
             let speed = work as f64 / duration.as_secs_f64();
-            // A faster submission than expected raises the speed slowly, a slower one lowers it at once.
+            // A faster submission than expected raises the speed slowly, a slower one lowers it at
+            // once.
             self.speed = speed.min((self.speed + speed) / 2.0);
         }
     }

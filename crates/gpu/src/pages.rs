@@ -19,8 +19,8 @@ use wgpu::Buffer;
 /// The smallest list of copies: that of most passes.
 const COPY_LIST_BYTES: u64 = 4096;
 
-/// Keys and values of all pages, and the states of recurrent layers, in a GPU's memory. The memory of a released page or state
-/// is kept for the next one.
+/// Keys and values of all pages, and the states of recurrent layers, in a GPU's memory. The memory
+/// of a released page or state is kept for the next one.
 ///
 /// Features of drafters are in main memory.
 pub struct GpuPages {
@@ -39,8 +39,8 @@ pub struct GpuPages {
     device: Arc<GpuDevice>,
 }
 
-/// The keys and values of a layer. A layer that attends to those of another one has none, and one with compressed keys and
-/// values has no others.
+/// The keys and values of a layer. A layer that attends to those of another one has none, and one
+/// with compressed keys and values has no others.
 struct LayerPages {
     /// Words of 32 bits of a row's keys, and of its values.
     row_words: [usize; 2],
@@ -159,8 +159,9 @@ impl GpuPages {
         self.states.max_slots(self.device.max_binding_bytes())
     }
 
-    /// Returns the largest budget in bytes of a cache for which kernels can address everything, if a page has `page_bytes` and a
-    /// state has `state_bytes`, on all devices that have a part of them.
+    /// Returns the largest budget in bytes of a cache for which kernels can address everything, if
+    /// a page has `page_bytes` and a state has `state_bytes`, on all devices that have a part of
+    /// them.
     #[must_use]
     pub fn max_cache_bytes(&self, page_bytes: usize, state_bytes: usize) -> usize {
         let pages = self.max_pages().saturating_mul(page_bytes);
@@ -173,7 +174,8 @@ impl GpuPages {
         }
     }
 
-    /// Records the copies of rows that have not been made yet. Returns whether there are any: they must be submitted.
+    /// Records the copies of rows that have not been made yet. Returns whether there are any: they
+    /// must be submitted.
     ///
     /// # Errors
     /// If there is no memory for their list. They are recorded with the next pass then.
@@ -215,11 +217,13 @@ impl GpuPages {
         self.features.is_some()
     }
 
-    /// Moves the pages of all layers to buffers for `roomy` pages, or for `needed` ones where there is no memory for that.
-    /// Layers move one after another, so both buffers of only one layer are in memory.
+    /// Moves the pages of all layers to buffers for `roomy` pages, or for `needed` ones where there
+    /// is no memory for that. Layers move one after another, so both buffers of only one layer are
+    /// in memory.
     ///
     /// # Errors
-    /// If there is no memory, or the GPU has failed. All pages keep their rows; some layers may have room for more.
+    /// If there is no memory, or the GPU has failed. All pages keep their rows; some layers may
+    /// have room for more.
     fn grow(&mut self, needed: usize, roomy: usize) -> Result<(), GpuFailure> {
         let mut pages = roomy;
         let small = |layer: &&mut LayerPages| layer.has_rows() && layer.capacity < needed;
@@ -257,7 +261,8 @@ impl PageStorage for GpuPages {
     }
 
     /// # Errors
-    /// If there is no memory for the page, or kernels cannot address so many. All pages keep their rows then.
+    /// If there is no memory for the page, or kernels cannot address so many. All pages keep their
+    /// rows then.
     fn reserve(&mut self, page: PageId) -> Result<(), StorageError> {
         let needed = page.index() + 1;
         if needed <= self.capacity() {
@@ -303,7 +308,8 @@ impl PageStorage for GpuPages {
     }
 
     /// # Errors
-    /// If there is no memory for the state, or kernels cannot address so many. All states keep their numbers then.
+    /// If there is no memory for the state, or kernels cannot address so many. All states keep
+    /// their numbers then.
     fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
         let (needed, max) = (state.index() + 1, self.max_states());
         if needed > max {
@@ -359,7 +365,8 @@ mod tests {
             reserved
         };
         pages.set_budget(8);
-        // Memory for the first layer only: it keeps what it has, and the cache stays as large as it was.
+        // Memory for the first layer only: it keeps what it has, and the cache stays as large as it
+        // was.
         with_memory_for(&mut pages, 2 * layers, 3).unwrap();
         assert_eq!(capacities(&pages), vec![4; layers]);
         let error = with_memory_for(&mut pages, 3, 4).unwrap_err();

@@ -38,7 +38,8 @@ impl Norm {
     pub(crate) const ADDS: u32 = 8;
     pub(crate) const READS_OUTPUTS: u32 = 16;
 
-    /// Returns the parameters of norms of rows of this width, one after another, with the same weights for all.
+    /// Returns the parameters of norms of rows of this width, one after another, with the same
+    /// weights for all.
     pub(crate) fn new(width: u32, flags: u32, epsilon: f32) -> Self {
         Self {
             width,
@@ -387,7 +388,8 @@ pub(crate) struct Read {
     pub(crate) threads: u32,
 }
 
-/// Returns the workgroups of a kernel with 64 elements in each, where `y` counts full rows of workgroups.
+/// Returns the workgroups of a kernel with 64 elements in each, where `y` counts full rows of
+/// workgroups.
 pub(crate) fn groups_of_elements(len: u32) -> [u32; 3] {
     let groups = len.div_ceil(64);
     let max = crate::matrix::MAX_WORKGROUPS;

@@ -1,9 +1,10 @@
 //! The dispatches of a forward pass.
 //!
-//! A layer is ten dispatches: a norm, the projection to queries, keys and values, norms and rotations of heads,
-//! attention over splits and the sum of splits, the output projection, a norm, the gate and up projection, the
-//! activation, and the down projection. Projections whose parts have different types are a dispatch for each part. Attention
-//! is in `attention.rs` and `latent.rs`, recurrent mixers are in `recurrent.rs`, and experts in `mixture.rs`.
+//! A layer is ten dispatches: a norm, the projection to queries, keys and values, norms and
+//! rotations of heads, attention over splits and the sum of splits, the output projection, a norm,
+//! the gate and up projection, the activation, and the down projection. Projections whose parts
+//! have different types are a dispatch for each part. Attention is in `attention.rs` and
+//! `latent.rs`, recurrent mixers are in `recurrent.rs`, and experts in `mixture.rs`.
 
 use crate::kernel::Kernel;
 use crate::layer_weights::{
@@ -35,7 +36,8 @@ pub(crate) struct PassRun<'a> {
 }
 
 impl<'a> PassRun<'a> {
-    /// Records the embeddings as the first layer's input, and the inputs of layers next to the hidden state.
+    /// Records the embeddings as the first layer's input, and the inputs of layers next to the
+    /// hidden state.
     pub(crate) fn embed(&mut self) {
         let weights = self.weights;
         let architecture = weights.architecture();
@@ -75,7 +77,8 @@ impl<'a> PassRun<'a> {
         }
     }
 
-    /// Records the rows of a table by the rows' tokens, of which the table's first one has this number.
+    /// Records the rows of a table by the rows' tokens, of which the table's first one has this
+    /// number.
     pub(crate) fn gather_tokens(
         &mut self,
         (table, first_token): (&GpuMatrix, usize),
@@ -95,8 +98,8 @@ impl<'a> PassRun<'a> {
         }
     }
 
-    /// Records a group of layers (EasySpec, algorithm 2): the attention of all of them reads the same hidden state.
-    /// Then each adds its attention and its MLP to the hidden state.
+    /// Records a group of layers (EasySpec, algorithm 2): the attention of all of them reads the
+    /// same hidden state. Then each adds its attention and its MLP to the hidden state.
     pub(crate) fn layers(&mut self, group: Range<usize>) {
         let is_alone = group.len() == 1;
         for (slot, layer) in group.clone().enumerate() {
@@ -112,7 +115,8 @@ impl<'a> PassRun<'a> {
         is_alone && layer.attention_output_norm.is_none() && layer.attention_conv.is_none()
     }
 
-    /// Records the attention of a layer, or its recurrent mixer, which adds to the hidden state, or is stored in a slot.
+    /// Records the attention of a layer, or its recurrent mixer, which adds to the hidden state, or
+    /// is stored in a slot.
     fn mix(&mut self, index: usize, slot: usize, is_alone: bool) {
         let (scratch, layer) = (self.scratch, &self.weights.layers[index]);
         let hidden = scratch.hidden.get();
@@ -275,7 +279,8 @@ impl<'a> PassRun<'a> {
         self.recorder.dispatch(Kernel::Activation, &buffers, &parameters, groups);
     }
 
-    /// Records `hidden += delta · factor` with the model's factor, and a norm of `delta` if there is one.
+    /// Records `hidden += delta · factor` with the model's factor, and a norm of `delta` if there
+    /// is one.
     pub(crate) fn add_residual(
         &mut self,
         norm: Option<&NormWeights>,
@@ -302,7 +307,8 @@ impl<'a> PassRun<'a> {
         self.norm_rows(norm, both, parameters, self.row_count());
     }
 
-    /// Records a norm of all rows, whose results are parts of rows of this width, from this number on.
+    /// Records a norm of all rows, whose results are parts of rows of this width, from this number
+    /// on.
     pub(crate) fn norm_into(
         &mut self,
         norm: &NormWeights,

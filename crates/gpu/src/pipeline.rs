@@ -24,8 +24,8 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Compiles a kernel: as SPIR-V without contraction, or as WGSL, from which CUDA C without contraction is made. The driver may
-    /// find it in `cache`, or adds it.
+    /// Compiles a kernel: as SPIR-V without contraction, or as WGSL, from which CUDA C without
+    /// contraction is made. The driver may find it in `cache`, or adds it.
     pub(crate) fn new(
         device: &Device,
         kernel: Kernel,
@@ -114,8 +114,9 @@ fn exact_module(device: &Device, kernel: Kernel) -> ShaderModule {
         spirv: Some(Cow::Owned(crate::spirv::compile(&kernel.source()))),
         ..ShaderModuleDescriptorPassthrough::default()
     };
-    // SAFETY: naga has validated the module, and only decorations were added. Its kernels index buffers within
-    // the sizes that passes give them, end their loops, and write shared memory before they read it.
+    // SAFETY: naga has validated the module, and only decorations were added. Its kernels index
+    // buffers within the sizes that passes give them, end their loops, and write shared memory
+    // before they read it.
     unsafe { device.create_shader_module_passthrough(descriptor) }
 }
 

@@ -1,13 +1,14 @@
 //! Compiled pipelines on disk, so that drivers need not compile them when a process starts.
 //!
-//! A file holds the pipelines of one kind of GPU. Its first line says which version of this crate wrote it; a checksum follows,
-//! then the driver's data. A file that another version wrote, or that is damaged, is as good as none. It is read once, when a
-//! GPU is opened, and written whole and under its name at once, so processes may share it. Two that run different models may
-//! overwrite each other's pipelines.
+//! A file holds the pipelines of one kind of GPU. Its first line says which version of this crate
+//! wrote it; a checksum follows, then the driver's data. A file that another version wrote, or that
+//! is damaged, is as good as none. It is read once, when a GPU is opened, and written whole and
+//! under its name at once, so processes may share it. Two that run different models may overwrite
+//! each other's pipelines.
 //!
 //! The checksum is there because drivers trust what they get back, and damaged data may crash them.
-//! Drivers that compute on the processor have no file unless one is asked for: lavapipe gives away a
-//! header without code.
+//! Drivers that compute on the processor have no file unless one is asked for: lavapipe gives away
+//! a header without code.
 
 use crate::closing::begin_call;
 use crate::cuda;
@@ -27,7 +28,8 @@ const HEADER_BYTES: usize = FIRST_LINE.len() + size_of::<u64>();
 /// The environment variable with the folder of the files; 0 for none.
 const FOLDER: &str = "FORERUN_GPU_CACHE";
 
-/// The largest size of a file. A process that has more pipelines removes it, and the next one begins anew.
+/// The largest size of a file. A process that has more pipelines removes it, and the next one
+/// begins anew.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// The file is written again after this time at the earliest, except when the GPU is dropped.
@@ -56,8 +58,8 @@ struct Built {
 }
 
 impl Built {
-    /// Notes the end of a pass. Returns whether the file should be written: if pipelines were built that are not in it, but none in
-    /// this pass.
+    /// Notes the end of a pass. Returns whether the file should be written: if pipelines were built
+    /// that are not in it, but none in this pass.
     fn end_pass(&mut self) -> bool {
         if self.all > self.seen {
             self.seen = self.all;
@@ -87,8 +89,8 @@ impl PipelineStore {
             let validation = device.push_error_scope(ErrorFilter::Validation);
             let descriptor = PipelineCacheDescriptor { label: None, data, fallback: true };
             let call = begin_call();
-            // SAFETY: the checksum says that these are the bytes that a process has got from a driver. wgpu and the driver check
-            // that it was the same one.
+            // SAFETY: the checksum says that these are the bytes that a process has got from a
+            // driver. wgpu and the driver check that it was the same one.
             let cache = unsafe { device.create_pipeline_cache(&descriptor) };
             drop(call);
             let refused = pollster::block_on(validation.pop());
@@ -104,8 +106,8 @@ impl PipelineStore {
         self.lock().all += 1;
     }
 
-    /// Writes the file on a thread of its own, if pipelines were built, but none since the last call: so it is written rarely, and
-    /// passes do not wait for the disk.
+    /// Writes the file on a thread of its own, if pipelines were built, but none since the last
+    /// call: so it is written rarely, and passes do not wait for the disk.
     pub(crate) fn end_pass(&self) {
         if !self.lock().end_pass() {
             return;
@@ -138,8 +140,8 @@ impl Drop for PipelineStore {
     }
 }
 
-/// Creates a cache of pipelines with the data of a file. If the driver refuses them, or there is no file that fits, it is empty.
-/// `None` if there is no memory for it.
+/// Creates a cache of pipelines with the data of a file. If the driver refuses them, or there is no
+/// file that fits, it is empty. `None` if there is no memory for it.
 fn open_cache<C>(file: &Path, create: impl Fn(Option<&[u8]>) -> Option<C>) -> Option<C> {
     let is_small = fs::metadata(file).is_ok_and(|file| file.len() <= MAX_BYTES);
     let bytes = is_small.then(|| fs::read(file).ok()).flatten();
@@ -149,7 +151,8 @@ fn open_cache<C>(file: &Path, create: impl Fn(Option<&[u8]>) -> Option<C>) -> Op
     }
 }
 
-/// Writes a driver's data to a file. Without it, the next process only starts more slowly, so errors are ignored.
+/// Writes a driver's data to a file. Without it, the next process only starts more slowly, so
+/// errors are ignored.
 fn write(file: &Path, data: &[u8]) {
     if (HEADER_BYTES + data.len()) as u64 > MAX_BYTES {
         let _ = fs::remove_file(file);
@@ -174,8 +177,9 @@ fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
-/// Returns the folder of the files: that of the environment variable, or `forerun/pipelines` in the user's folder of caches.
-/// `None` if the variable is 0, or there is no such folder. Drivers that compute on the processor only use that of the variable.
+/// Returns the folder of the files: that of the environment variable, or `forerun/pipelines` in the
+/// user's folder of caches. `None` if the variable is 0, or there is no such folder. Drivers that
+/// compute on the processor only use that of the variable.
 pub(crate) fn folder_from_environment(is_software: bool) -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(folder) = variable(FOLDER) {

@@ -18,18 +18,21 @@ const PAIRS: usize = 1024;
 /// What a driver does with float arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Whether `a · b − c` is contracted to one operation although the shader forbids it. Then bits are not those that
-    /// the guide defines.
+    /// Whether `a · b − c` is contracted to one operation although the shader forbids it. Then bits
+    /// are not those that the guide defines.
     pub contracts: bool,
     /// Whether sums are reordered although the shader forbids it.
     pub reorders: bool,
     /// Whether WGSL's `fma` rounds once. The kernels do not use it.
     pub fma_is_fused: bool,
-    /// Whether subnormal numbers become zero. Bits may then differ from other devices' where they occur.
+    /// Whether subnormal numbers become zero. Bits may then differ from other devices' where they
+    /// occur.
     pub flushes_subnormals: bool,
-    /// Whether the kernels' divisions, square roots, exponentials and 16-bit numbers have the defined bits.
+    /// Whether the kernels' divisions, square roots, exponentials and 16-bit numbers have the
+    /// defined bits.
     pub functions_are_exact: bool,
-    /// A number for the bits of all results, except those of `fma`. GPUs with the same number computed the same.
+    /// A number for the bits of all results, except those of `fma`. GPUs with the same number
+    /// computed the same.
     pub fingerprint: u64,
 }
 
@@ -85,7 +88,8 @@ impl Probe {
         }
     }
 
-    /// Returns whether the bits of passes are those that the guide defines, except where subnormal numbers occur.
+    /// Returns whether the bits of passes are those that the guide defines, except where subnormal
+    /// numbers occur.
     #[must_use]
     pub fn has_defined_bits(&self) -> bool {
         !self.contracts && !self.reorders && self.functions_are_exact

@@ -1,4 +1,5 @@
-//! Tests of the shapes of products that are used on hardware. Drivers that compute on the processor use others in models.
+//! Tests of the shapes of products that are used on hardware. Drivers that compute on the processor
+//! use others in models.
 
 use crate::device::GpuDevice;
 use crate::kernel::{Kernel, ProductShapes, WEIGHT_TYPES};
@@ -36,7 +37,8 @@ pub(crate) fn numbers(device: &GpuDevice, bytes: u64) -> Buffer {
     buffer
 }
 
-/// A product of a matrix for each of two heads, or of one for all, with a bias, which is added to what is there.
+/// A product of a matrix for each of two heads, or of one for all, with a bias, which is added to
+/// what is there.
 struct Product {
     device: Arc<GpuDevice>,
     weight_type: WeightType,

@@ -12,7 +12,8 @@ use wgpu::{
     BindGroup, Buffer, CommandEncoder, ComputePass, ComputePassDescriptor, SubmissionIndex,
 };
 
-/// So many dispatches are submitted early, so that the GPU computes while the rest of the pass is recorded.
+/// So many dispatches are submitted early, so that the GPU computes while the rest of the pass is
+/// recorded.
 const EARLY_DISPATCHES: usize = 64;
 
 /// Bindings of buffers to kernels that earlier passes made.
@@ -36,8 +37,8 @@ pub(crate) struct Submitted {
     pub(crate) since: Instant,
 }
 
-/// Records dispatches, in order. Each sees what the ones before it wrote. Submits them in parts, at most two of which
-/// are in progress: the next one is recorded while the GPU computes one.
+/// Records dispatches, in order. Each sees what the ones before it wrote. Submits them in parts, at
+/// most two of which are in progress: the next one is recorded while the GPU computes one.
 pub(crate) struct Recorder<'a> {
     device: &'a GpuDevice,
     bound: &'a mut BoundBuffers,
@@ -89,7 +90,8 @@ impl<'a> Recorder<'a> {
         self.work += bytes;
     }
 
-    /// Records a dispatch of `groups` workgroups. `buffers` are in the order of the kernel's bindings.
+    /// Records a dispatch of `groups` workgroups. `buffers` are in the order of the kernel's
+    /// bindings.
     pub(crate) fn dispatch(
         &mut self,
         kernel: Kernel,
@@ -176,7 +178,8 @@ impl<'a> Recorder<'a> {
         Submitted { submission, work: std::mem::take(&mut self.work), since }
     }
 
-    /// Submits the rest. Returns all work that may still be in progress: the pacer learns from it when it has ended.
+    /// Submits the rest. Returns all work that may still be in progress: the pacer learns from it
+    /// when it has ended.
     pub(crate) fn finish(&mut self) -> Submitted {
         self.dispatches = None;
         if let Some(timer) = &self.timer {

@@ -1,8 +1,9 @@
-//! The dispatches of recurrent mixers: the projections, the convolution, and the gate; between these, those with a state of
-//! matrices have the lengths of queries and keys (the gated delta rule), and the recurrence.
+//! The dispatches of recurrent mixers: the projections, the convolution, and the gate; between
+//! these, those with a state of matrices have the lengths of queries and keys (the gated delta
+//! rule), and the recurrence.
 //!
-//! Rows are computed in order, each from the state that its step names, so their bits do not depend on how a prefix was cut
-//! into passes. Work is split over channels and columns of states only.
+//! Rows are computed in order, each from the state that its step names, so their bits do not depend
+//! on how a prefix was cut into passes. Work is split over channels and columns of states only.
 
 use crate::kernel::{Kernel, RECUR_COLUMNS};
 use crate::layer_weights::RecurrentWeights;
@@ -14,7 +15,8 @@ use forerun_formats::{Recurrent, RecurrentRule};
 use wgpu::Buffer;
 
 impl<'a> PassRun<'a> {
-    /// Records a recurrent mixer without its output projection, and returns the buffer with the result.
+    /// Records a recurrent mixer without its output projection, and returns the buffer with the
+    /// result.
     pub(crate) fn recurrent(
         &mut self,
         index: usize,
@@ -134,7 +136,8 @@ impl<'a> PassRun<'a> {
     }
 }
 
-/// Returns where the projection `β` begins in a row of projections: after queries, keys, values and gates.
+/// Returns where the projection `β` begins in a row of projections: after queries, keys, values and
+/// gates.
 fn first_beta(shape: &Recurrent) -> u32 {
     (shape.channels() + shape.value_width()) as u32
 }

@@ -88,7 +88,8 @@ impl PassRows {
         rows
     }
 
-    /// Adds rows whose hidden states are read. Those of neighbours are one part, so that they are copied together.
+    /// Adds rows whose hidden states are read. Those of neighbours are one part, so that they are
+    /// copied together.
     fn add_hidden(&mut self, read: Range<usize>) {
         match self.hidden.last_mut().filter(|last| last.end == read.start) {
             Some(last) => last.end = read.end,
@@ -106,7 +107,8 @@ impl PassRows {
         let prefix = sequence.cache.prefix_len();
         for node in held..tree.len() {
             let path = tree.path(node);
-            // The first nodes of the tree that are the first ones of the path are at slots of their positions.
+            // The first nodes of the tree that are the first ones of the path are at slots of their
+            // positions.
             let in_order = path.iter().enumerate().take_while(|&(index, node)| index == *node);
             // A block is a chain, whose rows may see all of it.
             let chain = if is_block { tree.len() } else { in_order.count() };

@@ -14,25 +14,28 @@ pub(crate) const SOFTWARE: &str = "FORERUN_GPU_SOFTWARE";
 /// The environment variable that allows drivers with other bits.
 pub(crate) const INEXACT: &str = "FORERUN_GPU_INEXACT";
 
-/// Which GPUs may be used for models. By default, only hardware whose arithmetic has the defined bits.
+/// Which GPUs may be used for models. By default, only hardware whose arithmetic has the defined
+/// bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuRules {
-    /// Whether drivers may be used that compute on the processor, such as lavapipe. They are for tests.
+    /// Whether drivers may be used that compute on the processor, such as lavapipe. They are for
+    /// tests.
     pub software: bool,
     /// Whether drivers may be used that compute other bits than those that the guide defines.
     pub inexact: bool,
 }
 
 impl GpuRules {
-    /// Returns the rules that the environment variables `FORERUN_GPU_SOFTWARE` and `FORERUN_GPU_INEXACT` set, each to 1.
+    /// Returns the rules that the environment variables `FORERUN_GPU_SOFTWARE` and
+    /// `FORERUN_GPU_INEXACT` set, each to 1.
     #[must_use]
     pub fn from_environment() -> Self {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
         Self { software: is_set(SOFTWARE), inexact: is_set(INEXACT) }
     }
 
-    /// Opens a GPU, as [`GpuDevice::open`] does. Its compiled pipelines are kept in the user's folder of caches, or where the
-    /// environment variable `FORERUN_GPU_CACHE` says.
+    /// Opens a GPU, as [`GpuDevice::open`] does. Its compiled pipelines are kept in the user's
+    /// folder of caches, or where the environment variable `FORERUN_GPU_CACHE` says.
     ///
     /// # Errors
     /// As [`GpuDevice::open`], and if the rules exclude the GPU.
@@ -106,9 +109,9 @@ impl Examined {
         }
     }
 
-    /// Whether two GPUs have given the same results, and can be expected to give the same ones everywhere: because
-    /// their shaders leave the driver no choice and it follows the rules, or because they are the same GPU with the same
-    /// driver.
+    /// Whether two GPUs have given the same results, and can be expected to give the same ones
+    /// everywhere: because their shaders leave the driver no choice and it follows the rules, or
+    /// because they are the same GPU with the same driver.
     fn has_bits_of(&self, other: &Self) -> bool {
         let follows_rules = |it: &Self| it.forbids_contraction && it.probe.has_defined_bits();
         let is_same_driver = self.adapter.name == other.adapter.name

@@ -9,7 +9,8 @@ use wgpu::Buffer;
 pub(crate) struct GrowingBuffer(Option<Buffer>);
 
 impl GrowingBuffer {
-    /// Makes the buffer at least this large. Returns whether it was replaced; its content is lost then.
+    /// Makes the buffer at least this large. Returns whether it was replaced; its content is lost
+    /// then.
     ///
     /// # Errors
     /// If there is no memory. The buffer is unchanged then.
@@ -54,7 +55,8 @@ pub(crate) struct Scratch {
     pub(crate) block: BlockScratch,
     /// The inputs of layers next to the hidden state.
     pub(crate) own_inputs: GrowingBuffer, // [rows, layers, width]
-    /// Where the recurrence of rows starts and ends, the results of convolutions, and those of recurrences.
+    /// Where the recurrence of rows starts and ends, the results of convolutions, and those of
+    /// recurrences.
     pub(crate) steps: GrowingBuffer, // [rows, 2]
     pub(crate) convolved: GrowingBuffer, // [rows, channels]
     pub(crate) recurred: GrowingBuffer,  // [rows, values]
@@ -63,7 +65,8 @@ pub(crate) struct Scratch {
     pub(crate) scores: GrowingBuffer,    // [rows, experts]
     /// The gates of dense MLPs next to experts, and of attention.
     pub(crate) gates: GrowingBuffer, // [rows], or [rows, queries]
-    /// The chosen experts with their weights, their order by expert, and the tiles of products with them.
+    /// The chosen experts with their weights, their order by expert, and the tiles of products with
+    /// them.
     pub(crate) choices: GrowingBuffer, // [rows, chosen, 2]
     pub(crate) members: GrowingBuffer,   // [rows, chosen]
     pub(crate) tiles: GrowingBuffer,     // [tiles, 4]

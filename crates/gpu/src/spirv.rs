@@ -1,8 +1,8 @@
 //! Shaders as SPIR-V whose arithmetic no driver may change.
 //!
-//! WGSL lets a compiler contract `a * b + c` to a fused operation, and reorder sums. SPIR-V forbids both for results
-//! with the decoration `NoContraction`, which naga does not emit. So its output is decorated here: every addition,
-//! subtraction, multiplication and division of floats, and `Fma`.
+//! WGSL lets a compiler contract `a * b + c` to a fused operation, and reorder sums. SPIR-V forbids
+//! both for results with the decoration `NoContraction`, which naga does not emit. So its output is
+//! decorated here: every addition, subtraction, multiplication and division of floats, and `Fma`.
 
 use wgpu::naga::back::spv;
 use wgpu::naga::front::wgsl;
@@ -26,7 +26,8 @@ mod op {
 /// Compiles WGSL of this crate to SPIR-V words.
 ///
 /// # Panics
-/// If the source is not valid WGSL: a programming error, because all sources are part of this crate.
+/// If the source is not valid WGSL: a programming error, because all sources are part of this
+/// crate.
 pub(crate) fn compile(source: &str) -> Vec<u32> {
     let module = match wgsl::parse_str(source) {
         Ok(module) => module,
@@ -38,7 +39,8 @@ pub(crate) fn compile(source: &str) -> Vec<u32> {
     };
     let options = spv::Options {
         lang_version: (1, 3),
-        // Both double the time of a pass. Loops here end, and shared memory is written before it is read.
+        // Both double the time of a pass. Loops here end, and shared memory is written before it is
+        // read.
         force_loop_bounding: false,
         zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
         ..spv::Options::default()

@@ -73,10 +73,12 @@ impl GpuStates {
         self.layers.iter().flat_map(|layer| &layer.buffers).map(Buffer::size).max().unwrap_or(0)
     }
 
-    /// Allocates the memory of the first `needed` slots, which kernels can address. Returns whether buffers were replaced.
+    /// Allocates the memory of the first `needed` slots, which kernels can address. Returns whether
+    /// buffers were replaced.
     ///
     /// # Errors
-    /// If there is no memory, or the GPU has failed. All slots keep their numbers; some layers may have more.
+    /// If there is no memory, or the GPU has failed. All slots keep their numbers; some layers may
+    /// have more.
     pub(crate) fn allocate(
         &mut self,
         device: &GpuDevice,
@@ -105,8 +107,8 @@ impl GpuStates {
     }
 }
 
-/// Returns the number of pages or states to have memory for, so that a cache that grows slowly is moved rarely: a half more than
-/// before, but not more than the budget unless these are needed.
+/// Returns the number of pages or states to have memory for, so that a cache that grows slowly is
+/// moved rarely: a half more than before, but not more than the budget unless these are needed.
 pub(crate) fn roomy_capacity(needed: usize, capacity: usize, budget: usize, max: usize) -> usize {
     (capacity + capacity / 2).min(budget).max(needed).min(max)
 }

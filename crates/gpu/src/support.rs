@@ -33,7 +33,8 @@ pub(crate) fn check(
     }
 }
 
-/// Returns the number of a model's first layers that GPUs compute, and the piece that ends them, if there is one.
+/// Returns the number of a model's first layers that GPUs compute, and the piece that ends them, if
+/// there is one.
 pub(crate) fn first_layers(
     model: &Architecture,
     types: &MatrixTypes,
@@ -78,7 +79,8 @@ fn unsupported_matrix_of(
     unsupported_matrix(tensor, types.of(tensor), model.shape(tensor)[1])
 }
 
-/// Returns what GPUs do not compute of a matrix of this type with this number of inputs, if they do not.
+/// Returns what GPUs do not compute of a matrix of this type with this number of inputs, if they do
+/// not.
 pub(crate) fn unsupported_matrix(
     tensor: Tensor,
     weight_type: WeightType,

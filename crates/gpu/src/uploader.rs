@@ -213,7 +213,8 @@ impl Uploader<'_> {
         Ok(NormWeights { weight, bias: None })
     }
 
-    /// Uploads those of a layer's tensors that it has as one matrix, with a bias for each of them, or none.
+    /// Uploads those of a layer's tensors that it has as one matrix, with a bias for each of them,
+    /// or none.
     fn layer_matrix(
         &self,
         (index, layer): (usize, &Layer),

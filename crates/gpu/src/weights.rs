@@ -57,8 +57,8 @@ impl GpuWeights {
         Self::load_with(device, checkpoint, types, &mut |_layers| ControlFlow::Continue(()))
     }
 
-    /// Uploads the weights of a checkpoint, and reports the number of layers that have been uploaded: 0, then after each.
-    /// `on_layer` may stop the upload.
+    /// Uploads the weights of a checkpoint, and reports the number of layers that have been
+    /// uploaded: 0, then after each. `on_layer` may stop the upload.
     ///
     /// # Errors
     /// As [`GpuWeights::load_architecture`], and [`GpuLoadError::Cancelled`].
@@ -75,9 +75,9 @@ impl GpuWeights {
     /// Uploads the weights of an architecture.
     ///
     /// # Errors
-    /// [`GpuLoadError::Unsupported`] if the model has a piece or a type that GPUs do not compute yet,
-    /// [`GpuLoadError::Failure`], or [`GpuLoadError::Load`] if a tensor is missing, or has the wrong type or
-    /// shape, or a value is not finite.
+    /// [`GpuLoadError::Unsupported`] if the model has a piece or a type that GPUs do not compute
+    /// yet, [`GpuLoadError::Failure`], or [`GpuLoadError::Load`] if a tensor is missing, or has the
+    /// wrong type or shape, or a value is not finite.
     pub fn load_architecture(
         device: &Arc<GpuDevice>,
         architecture: Architecture,
@@ -88,10 +88,12 @@ impl GpuWeights {
         Self::upload((device, None), architecture, source, types.into(), never)
     }
 
-    /// Uploads the weights of a drafter to the GPU of its target, whose embedding, head and final norm it may share.
+    /// Uploads the weights of a drafter to the GPU of its target, whose embedding, head and final
+    /// norm it may share.
     ///
     /// # Errors
-    /// As [`GpuWeights::load_architecture`], and [`LoadError::NoTarget`] if `target` lacks what the drafter shares.
+    /// As [`GpuWeights::load_architecture`], and [`LoadError::NoTarget`] if `target` lacks what the
+    /// drafter shares.
     pub fn load_drafter(
         target: &Self,
         architecture: Architecture,
@@ -102,8 +104,8 @@ impl GpuWeights {
         Self::upload((&target.device, Some(target)), architecture, source, types.into(), never)
     }
 
-    /// Uploads the embedding, the final norm and the head alone: what a drafter shares with a target that is on another
-    /// device. A model with them has no layers.
+    /// Uploads the embedding, the final norm and the head alone: what a drafter shares with a
+    /// target that is on another device. A model with them has no layers.
     ///
     /// # Errors
     /// As [`GpuWeights::load_architecture`].
@@ -116,7 +118,8 @@ impl GpuWeights {
         Self::load_architecture(device, architecture, checkpoint, types)
     }
 
-    /// Uploads the final norm alone: what a drafter that is a whole model shares with a target (PARD-2).
+    /// Uploads the final norm alone: what a drafter that is a whole model shares with a target
+    /// (PARD-2).
     ///
     /// # Errors
     /// As [`GpuWeights::load_architecture`].
@@ -158,7 +161,8 @@ impl GpuWeights {
         })
     }
 
-    /// Uploads the weights of an architecture, which may share matrices of a target on the same GPU.
+    /// Uploads the weights of an architecture, which may share matrices of a target on the same
+    /// GPU.
     fn upload(
         (device, target): (&Arc<GpuDevice>, Option<&Self>),
         architecture: Architecture,
@@ -221,8 +225,8 @@ impl GpuWeights {
         })
     }
 
-    /// Returns the memory in bytes that a whole model needs on a GPU: its weights, the keys and values of 8,192 tokens, and
-    /// the buffers of passes.
+    /// Returns the memory in bytes that a whole model needs on a GPU: its weights, the keys and
+    /// values of 8,192 tokens, and the buffers of passes.
     ///
     /// # Errors
     /// If a tensor is missing, or has the wrong type.
@@ -248,13 +252,15 @@ impl GpuWeights {
         Ok(layer_plan::bytes_outside_layers(&architecture, &matrices))
     }
 
-    /// Uploads the first layers of an architecture: as many as the options say. The others, the embedding and the head are
-    /// on another device. `on_layer` is as in [`GpuWeights::load_with`].
+    /// Uploads the first layers of an architecture: as many as the options say. The others, the
+    /// embedding and the head are on another device. `on_layer` is as in [`GpuWeights::load_with`].
     ///
-    /// When the layers are there, it probes whether there is the room that [`LayerOptions`] describes.
+    /// When the layers are there, it probes whether there is the room that [`LayerOptions`]
+    /// describes.
     ///
     /// # Errors
-    /// As [`GpuWeights::load_with`], [`GpuLoadError::UnsupportedLayers`], and [`GpuLoadError::TooManyLayers`].
+    /// As [`GpuWeights::load_with`], [`GpuLoadError::UnsupportedLayers`], and
+    /// [`GpuLoadError::TooManyLayers`].
     pub fn load_first_layers(
         device: &Arc<GpuDevice>,
         architecture: Architecture,

@@ -99,8 +99,8 @@ fn include(widest: &mut usize, width: usize) {
     *widest = width.max(*widest);
 }
 
-/// Returns the widest projections of dense MLPs and of experts: their gates and ups, and the results of activations. Layers' own
-/// inputs count as dense MLPs.
+/// Returns the widest projections of dense MLPs and of experts: their gates and ups, and the
+/// results of activations. Layers' own inputs count as dense MLPs.
 pub(crate) fn widths_of_mlps(weights: &GpuWeights) -> [[usize; 2]; 2] {
     let widest = |one: [usize; 2], other: [usize; 2]| [one[0].max(other[0]), one[1].max(other[1])];
     let of_layer = |layer: &LayerWeights| {

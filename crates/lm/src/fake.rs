@@ -11,8 +11,8 @@ use forerun_core::{
 pub struct TableModel {
     /// The seed of the hash. Models with different seeds have different logits.
     pub seed: u64,
-    /// Number of tokens in the vocabulary. If two models have the same seed, the rows of the smaller
-    /// model are prefixes of the larger model's.
+    /// Number of tokens in the vocabulary. If two models have the same seed, the rows of the
+    /// smaller model are prefixes of the larger model's.
     pub vocab_size: usize,
     /// Width of the range of the logits.
     pub spread: f32,
@@ -63,8 +63,8 @@ impl LanguageModel for TableModel {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-/// Computes the requested rows of logits, or as many of their best tokens as are read. `row` returns the row for the
-/// tokens before it.
+/// Computes the requested rows of logits, or as many of their best tokens as are read. `row`
+/// returns the row for the tokens before it.
 pub fn output_by_prefix(
     request: &ForwardRequest<'_>,
     vocab_size: usize,

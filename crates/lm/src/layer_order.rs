@@ -1,8 +1,8 @@
 //! The order in which a forward pass computes the layers: one after another, or in groups.
 //!
 //! *EasySpec: Layer-Parallel Speculative Decoding for Efficient Multi-GPU Utilization*, Wu et al.
-//! 2025, arXiv 2502.02493, algorithm 2 and table 6. The attention of all layers of a group reads the
-//! same hidden state, so that all of them can be computed at the same time.
+//! 2025, arXiv 2502.02493, algorithm 2 and table 6. The attention of all layers of a group reads
+//! the same hidden state, so that all of them can be computed at the same time.
 
 use std::fmt;
 use std::ops::Range;
@@ -82,9 +82,10 @@ pub enum LayerGroupsError {
 }
 
 impl LayerGroups {
-    /// Creates the paper's default groups (table 6) for a layer-parallel size: the first layer alone,
-    /// because it reads the embedding; then a group of at most three layers; then groups of `size`
-    /// layers; and the last layer alone. A size of 1 or 0 puts every layer in a group of its own.
+    /// Creates the paper's default groups (table 6) for a layer-parallel size: the first layer
+    /// alone, because it reads the embedding; then a group of at most three layers; then groups of
+    /// `size` layers; and the last layer alone. A size of 1 or 0 puts every layer in a group of its
+    /// own.
     #[must_use]
     pub fn parallel(n_layers: usize, size: usize) -> Self {
         let (size, last) = (size.max(1), n_layers.saturating_sub(1));

@@ -97,7 +97,8 @@ impl<M: LanguageModel + ?Sized> LanguageModel for Box<M> {
     }
 }
 
-/// A language model that computes its layers in the order of the request ([`ForwardRequest::order`]).
+/// A language model that computes its layers in the order of the request
+/// ([`ForwardRequest::order`]).
 ///
 /// Layers in groups are an approximation, for drafting only. The model's caches distinguish
 /// approximate rows from exact ones, and an exact request never uses approximate rows.

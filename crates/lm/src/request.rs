@@ -108,7 +108,8 @@ impl<'a> ForwardRequest<'a> {
 pub struct ForwardOutput {
     /// The requested rows: `[rows, vocab_size]`. Empty if `best` has them.
     pub logits: Vec<f32>,
-    /// The best tokens of each requested row in place of its logits, if no more is read of it: `[rows]`, or empty.
+    /// The best tokens of each requested row in place of its logits, if no more is read of it:
+    /// `[rows]`, or empty.
     pub best: Vec<BestTokens>,
     /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
@@ -130,8 +131,8 @@ impl ForwardOutput {
         self.rows().map(move |row| &row[..vocab_size.min(row.len())])
     }
 
-    /// Returns the rows, whole or their best tokens, in order. They have the tokens below `vocab_size`, which the request
-    /// for the best tokens must have named.
+    /// Returns the rows, whole or their best tokens, in order. They have the tokens below
+    /// `vocab_size`, which the request for the best tokens must have named.
     pub fn rows_for_sampling(&self, vocab_size: usize) -> impl Iterator<Item = RowLogits<'_>> {
         let best = self.best.iter().map(RowLogits::Best);
         let whole = self.logits.chunks_exact(self.vocab_size);
@@ -139,8 +140,8 @@ impl ForwardOutput {
     }
 }
 
-/// The logit of a token that a drafter cannot draft, because it is not in its head or not among its candidates. It is
-/// finite, but its probability is 0.
+/// The logit of a token that a drafter cannot draft, because it is not in its head or not among its
+/// candidates. It is finite, but its probability is 0.
 pub const EXCLUDED_LOGIT: f32 = -1e9;
 
 /// How far a request has got.
@@ -151,7 +152,8 @@ pub const EXCLUDED_LOGIT: f32 = -1e9;
 pub struct Progress {
     /// The requested rows that have been computed so far: `[rows, vocab_size]`.
     pub logits: Vec<f32>,
-    /// The same of rows that are returned as their best tokens. All rows of a request are returned alike.
+    /// The same of rows that are returned as their best tokens. All rows of a request are returned
+    /// alike.
     pub best: Vec<BestTokens>,
     /// Number of tokens that have been computed so far.
     pub computed_tokens: usize,

@@ -1,19 +1,24 @@
-//! Drafters that read the target's features of the tokens, and draft in one pass of masks: DFlash and PARD-2.
+//! Drafters that read the target's features of the tokens, and draft in one pass of masks: DFlash
+//! and PARD-2.
 //!
 //! *DFlash: Block Diffusion for Flash Speculative Decoding*, 2026, arXiv 2602.06036, section 4.
 //!
-//! 1. The context is all tokens but the last. A token has keys and values in every layer, which are computed from the
-//!    target's features of it alone, at its own position. It has no hidden states.
-//! 2. The block is the last token and masks, at the positions after the context. Its rows attend to the context and
-//!    to one another: to those before them, if the drafter is causal (JetSpec, arXiv 2606.18394). The row of a mask
-//!    predicts the token in its place.
+//! 1. The context is all tokens but the last. A token has keys and values in every layer, which are
+//!    computed from the target's features of it alone, at its own position. It has no hidden
+//!    states.
+//! 2. The block is the last token and masks, at the positions after the context. Its rows attend to
+//!    the context and to one another: to those before them, if the drafter is causal (JetSpec,
+//!    arXiv 2606.18394). The row of a mask predicts the token in its place.
 //! 3. The rows of the context are kept; those of a block never are.
 //!
-//! DSpark (arXiv 2607.05147) drafts from the hidden states of the block as well: a request for features gets them.
+//! DSpark (arXiv 2607.05147) drafts from the hidden states of the block as well: a request for
+//! features gets them.
 //!
-//! A round takes a pass that adds the newly accepted tokens to the context, and a pass over the block.
+//! A round takes a pass that adds the newly accepted tokens to the context, and a pass over the
+//! block.
 //!
-//! *PARD-2: Target-Aligned Parallel Draft Model for Dual-Mode Speculative Decoding*, An et al. 2026, arXiv 2605.08632.
+//! *PARD-2: Target-Aligned Parallel Draft Model for Dual-Mode Speculative Decoding*, An et al.
+//! 2026, arXiv 2605.08632.
 //!
 //! 1. The row of each token reads the features of the token before it. The first token reads zeros.
 //! 2. Masks follow the tokens. All of them read the last features that are known.
@@ -36,12 +41,14 @@ use std::sync::Arc;
 
 /// A block drafter on a device, with caches of its sequences.
 ///
-/// A request's block is its last token and its tree, which must be a chain. Its rows may depend on the whole block, so
-/// a request's rows are computed in one pass; a shorter block of a causal drafter has the same first rows. A request that asks for features gets the hidden states of the rows of its
-/// block after the last layer, before the final norm: `[block, hidden]`. The first token that it asks for makes no difference.
+/// A request's block is its last token and its tree, which must be a chain. Its rows may depend on
+/// the whole block, so a request's rows are computed in one pass; a shorter block of a causal
+/// drafter has the same first rows. A request that asks for features gets the hidden states of the
+/// rows of its block after the last layer, before the final norm: `[block, hidden]`. The first
+/// token that it asks for makes no difference.
 ///
-/// A model that adds features to the embeddings (PARD-2) reads any tree after the tokens in place of a block, and has no hidden states for
-/// requests.
+/// A model that adds features to the embeddings (PARD-2) reads any tree after the tokens in place
+/// of a block, and has no hidden states for requests.
 pub struct BlockModel<F: Forward> {
     transformer: F,
     pool: CachePool<F::Storage>,
@@ -67,7 +74,8 @@ struct PlannedPass<'a> {
 }
 
 impl PlannedPass<'_> {
-    /// Returns the number of rows whose hidden states are read: those of a block whose request asks for them.
+    /// Returns the number of rows whose hidden states are read: those of a block whose request asks
+    /// for them.
     fn hidden_rows(&self) -> usize {
         let is_read = self.is_last && self.request.features_from.is_some();
         if is_read { self.nodes.len() } else { 0 }
@@ -142,8 +150,8 @@ impl<F: Forward> BlockModel<F> {
         }
     }
 
-    /// Plans the next pass of an unfinished request, over at most `prefill_rows` rows of its context. `None` if it has
-    /// to wait for another pass.
+    /// Plans the next pass of an unfinished request, over at most `prefill_rows` rows of its
+    /// context. `None` if it has to wait for another pass.
     fn plan<'a>(
         &mut self,
         entry: usize,
@@ -175,7 +183,8 @@ impl<F: Forward> BlockModel<F> {
         Ok(Some(PlannedPass { entry, request, nodes, kept, first_output, features, is_last }))
     }
 
-    /// Plans the next pass of a model that adds features to the embeddings: tokens, and after the last one the tree.
+    /// Plans the next pass of a model that adds features to the embeddings: tokens, and after the
+    /// last one the tree.
     fn plan_tokens_and_masks<'a>(
         &mut self,
         entry: usize,
@@ -233,8 +242,8 @@ impl<F: Forward> BlockModel<F> {
         }
     }
 
-    /// Runs the planned passes as one, and records the rows that stay in the cache of those that succeed. Returns the results of all
-    /// of them, and whether each succeeded.
+    /// Runs the planned passes as one, and records the rows that stay in the cache of those that
+    /// succeed. Returns the results of all of them, and whether each succeeded.
     fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(BlockRows, Outcomes), ModelError> {
         let Self { transformer, pool, .. } = self;
         let head = HeadOutputs::from(transformer.architecture());
@@ -286,7 +295,8 @@ impl<F: Forward> LanguageModel for BlockModel<F> {
                 Err(error) => entry.complete(Err(error)),
             }
         }
-        // A pass is of rows with features or of blocks. Contexts come first, so that the blocks share a pass.
+        // A pass is of rows with features or of blocks. Contexts come first, so that the blocks
+        // share a pass.
         let has_features = |plan: &PlannedPass<'_>| !plan.features.is_empty();
         if planned.iter().any(has_features) {
             planned.retain(has_features);

@@ -11,11 +11,12 @@ use forerun_lm::{
 };
 use std::sync::Arc;
 
-/// Largest number of prompt tokens that one pass computes. Cancellation is also checked between passes.
+/// Largest number of prompt tokens that one pass computes. Cancellation is also checked between
+/// passes.
 pub(crate) const PREFILL_ROWS: usize = 256;
 
-/// A request with at most this many missing tokens joins every pass. With more it is a prompt, which
-/// is computed in parts.
+/// A request with at most this many missing tokens joins every pass. With more it is a prompt,
+/// which is computed in parts.
 const DECODE_ROWS: usize = 32;
 
 /// Memory for the pages of a model's caches, unless another budget is set.
@@ -28,10 +29,10 @@ pub const DRAFTER_CACHE_BYTES: usize = 1 << 30;
 ///
 /// Each call of [`LanguageModel::forward`] is one pass over all requests that can share it:
 ///
-/// * A request computes the tokens that no cache holds. Whole pages of equal tokens are shared between
-///   sequences. The rows that a request asks for are always computed.
-/// * A prompt is computed in parts of up to 256 rows, so a pass may have rows without logits. Requests with
-///   at most 32 missing tokens take part in every pass.
+/// * A request computes the tokens that no cache holds. Whole pages of equal tokens are shared
+///   between sequences. The rows that a request asks for are always computed.
+/// * A prompt is computed in parts of up to 256 rows, so a pass may have rows without logits.
+///   Requests with at most 32 missing tokens take part in every pass.
 /// * Requests with another order of layers, or for another device, wait for another pass.
 pub struct CachedTransformer<F: Forward> {
     transformer: F,
@@ -80,7 +81,8 @@ impl<F: Forward> CachedTransformer<F> {
         }
     }
 
-    /// Returns the model with another budget for its caches: a number of pages of [`PAGE_ROWS`] tokens.
+    /// Returns the model with another budget for its caches: a number of pages of [`PAGE_ROWS`]
+    /// tokens.
     #[must_use]
     pub fn with_page_budget(self, pages: usize) -> Self {
         Self { pool: self.pool.with_budget(pages), ..self }
@@ -204,8 +206,8 @@ impl<F: Forward> CachedTransformer<F> {
         }))
     }
 
-    /// Makes the cache keep the matching rows of the tokens and nodes before the step's first row. The
-    /// requested rows themselves are always computed, even if the cache holds them.
+    /// Makes the cache keep the matching rows of the tokens and nodes before the step's first row.
+    /// The requested rows themselves are always computed, even if the cache holds them.
     fn seek(&mut self, request: &ForwardRequest<'_>, step: &Step<'_>) -> CacheHit {
         let (tokens, tree) = (&request.tokens[..step.tokens], request.tree);
         let none = TokenTree::new();
@@ -232,8 +234,8 @@ impl<F: Forward> CachedTransformer<F> {
         Ok(ForwardOutput { features: Some(features.ok_or(ModelError::NoFeatures)?), ..output })
     }
 
-    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the output
-    /// rows of all of them, and whether each succeeded.
+    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the
+    /// output rows of all of them, and whether each succeeded.
     fn run(
         &mut self,
         planned: &[PlannedPass<'_>],
@@ -269,8 +271,8 @@ impl<F: Forward> CachedTransformer<F> {
     }
 }
 
-/// What a request's next pass has to compute: all of its first tokens that are not held, and the rows
-/// from `first_row` on, if they are needed.
+/// What a request's next pass has to compute: all of its first tokens that are not held, and the
+/// rows from `first_row` on, if they are needed.
 struct Step<'a> {
     tokens: usize,
     first_row: Option<usize>,

@@ -35,8 +35,8 @@ impl HeadOutputs {
     pub(crate) fn read_for(&self, rows_for: RowUse) -> RowUse {
         match (&self.tokens, rows_for) {
             (Some(of_outputs), RowUse::Best { count, tokens }) => {
-                // If the outputs are in the order of their tokens, equal logits rank alike. A token of several outputs would
-                // be among the best more than once.
+                // If the outputs are in the order of their tokens, equal logits rank alike. A token
+                // of several outputs would be among the best more than once.
                 match of_outputs.is_sorted_by(|token, next| token < next) {
                     true => {
                         let outputs =

@@ -3,20 +3,22 @@
 //! *EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty*, Li et al. 2024, arXiv
 //! 2401.15077, section 3.1; with masks as in *ParallelSpec*, Xiao et al. 2024, arXiv 2410.05589.
 //!
-//! 1. Row `i` combines token `i + 1` with the target's feature `f[i]`: `fc(cat(embedding, feature))`, at
-//!    RoPE position `i`. So `n` tokens give `n − 1` rows.
-//! 2. The layers' output for the row predicts `f[i + 1]`. The target's head on this prediction predicts
-//!    token `i + 2`.
-//! 3. After the last token there are no features of the target. A candidate's row uses the feature that
-//!    the row before it predicts (EAGLE); a mask's row uses the mask's own trained feature (ParallelSpec).
-//! 4. Only rows that were computed from the target's features are kept. Rows that were computed from
-//!    predicted features are computed again each round.
+//! 1. Row `i` combines token `i + 1` with the target's feature `f[i]`:
+//!    `fc(cat(embedding, feature))`, at RoPE position `i`. So `n` tokens give `n − 1` rows.
+//! 2. The layers' output for the row predicts `f[i + 1]`. The target's head on this prediction
+//!    predicts token `i + 2`.
+//! 3. After the last token there are no features of the target. A candidate's row uses the feature
+//!    that the row before it predicts (EAGLE); a mask's row uses the mask's own trained feature
+//!    (ParallelSpec).
+//! 4. Only rows that were computed from the target's features are kept. Rows that were computed
+//!    from predicted features are computed again each round.
 //!
 //! EAGLE-3 (Li et al. 2025, arXiv 2503.01840) differs in the input of a row: `fc(feature)`, or the
-//! predicted feature itself, or its norm in EAGLE-3.1. The embedding is a separate input of the attention.
+//! predicted feature itself, or its norm in EAGLE-3.1. The embedding is a separate input of the
+//! attention.
 //!
-//! The cache marks rows that were computed from predicted features as approximate. Each round starts
-//! with the exact rows.
+//! The cache marks rows that were computed from predicted features as approximate. Each round
+//! starts with the exact rows.
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
 use crate::draft_logits::HeadOutputs;
@@ -33,8 +35,8 @@ use std::ops::Range;
 
 /// An EAGLE drafter on a device, with caches of its sequences.
 ///
-/// Slot `i` of a cache holds token `i + 1`. Token 0 has no row of its own, but all features depend on
-/// it, so it is the root of the cache.
+/// Slot `i` of a cache holds token `i + 1`. Token 0 has no row of its own, but all features depend
+/// on it, so it is the root of the cache.
 pub struct EagleModel<F: Forward> {
     transformer: F,
     pool: CachePool<F::Storage>,
@@ -55,8 +57,8 @@ struct Round {
     tree: TokenTree,
 }
 
-/// The features that a request with masks predicted. They stand in for those of the tokens after the masks' positions
-/// were filled.
+/// The features that a request with masks predicted. They stand in for those of the tokens after
+/// the masks' positions were filled.
 #[derive(Default)]
 struct Predictions {
     /// The request's tokens and its nodes before the masks.
@@ -93,7 +95,8 @@ impl PlannedPass<'_> {
         self.missing.len() + self.level().len()
     }
 
-    /// Returns the number of the last rows whose hidden states predict features: that of the last missing token, too.
+    /// Returns the number of the last rows whose hidden states predict features: that of the last
+    /// missing token, too.
     fn predictions(&self) -> usize {
         match &self.level {
             Some(level) => level.len() + usize::from(!self.missing.is_empty()),
@@ -253,8 +256,8 @@ impl<F: Forward> EagleModel<F> {
         (done..tree.len()).find(|node| !has_input(node)).unwrap_or(tree.len())
     }
 
-    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the output
-    /// rows of all of them, and whether each succeeded.
+    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the
+    /// output rows of all of them, and whether each succeeded.
     fn run(
         &mut self,
         planned: &[PlannedPass<'_>],
@@ -359,8 +362,8 @@ impl<F: Forward> LanguageModel for EagleModel<F> {
 impl<F: Forward> FeatureModel for EagleModel<F> {}
 
 impl Round {
-    /// Returns the tokens of a request with its nodes before the masks, and what this round predicted if the request
-    /// goes on with its tokens. Both are empty without masks.
+    /// Returns the tokens of a request with its nodes before the masks, and what this round
+    /// predicted if the request goes on with its tokens. Both are empty without masks.
     fn continued_by(
         &mut self,
         request: &ForwardRequest<'_>,
@@ -384,8 +387,8 @@ impl Round {
         (tokens, if goes_on { earlier } else { Predictions::default() })
     }
 
-    /// Returns the predicted feature after a node of a request's tree, or after its tokens: from the row there, or from
-    /// the mask that stood there before.
+    /// Returns the predicted feature after a node of a request's tree, or after its tokens: from
+    /// the row there, or from the mask that stood there before.
     fn prediction(&self, tree: &TokenTree, at: Option<Node>, size: usize) -> Option<&[f32]> {
         let of_row = |features: &'_ [f32], row: usize| -> Option<Range<usize>> {
             let range = row * size..(row + 1) * size;
@@ -399,8 +402,9 @@ impl Round {
         of_row(&self.earlier.features, row).map(|range| &self.earlier.features[range])
     }
 
-    /// Makes the cache hold exactly the round's tokens and those leading nodes of its tree that `tree`
-    /// has, too. Returns their number, or `None` if the round has other tokens or has lost its rows.
+    /// Makes the cache hold exactly the round's tokens and those leading nodes of its tree that
+    /// `tree` has, too. Returns their number, or `None` if the round has other tokens or has lost
+    /// its rows.
     fn resume(
         &mut self,
         pool: &mut CachePool<impl PageStorage>,

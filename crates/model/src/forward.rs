@@ -51,8 +51,8 @@ pub struct Pass<'a> {
     pub device: DeviceChoice,
 }
 
-/// The part of a pass that belongs to one sequence: those nodes of a tree after its cached prefix that
-/// the cache does not hold yet.
+/// The part of a pass that belongs to one sequence: those nodes of a tree after its cached prefix
+/// that the cache does not hold yet.
 #[derive(Clone, Copy)]
 pub struct SequencePass<'a> {
     /// The sequence's cache. It holds the leading nodes of `tree`, and has pages for the others.
@@ -62,10 +62,11 @@ pub struct SequencePass<'a> {
     /// The first node whose logits are computed. Those of all later nodes are computed, too. It is
     /// `tree.len()` if no logits are needed, as in the first part of a long prompt.
     pub first_output: Node,
-    /// What is read of the logits. Their tokens are the head's outputs. The device may return whole rows all the same.
+    /// What is read of the logits. Their tokens are the head's outputs. The device may return whole
+    /// rows all the same.
     pub rows_for: RowUse,
-    /// What each new node's row reads in addition to its token: `[new nodes]`. Empty for a model that
-    /// reads tokens only.
+    /// What each new node's row reads in addition to its token: `[new nodes]`. Empty for a model
+    /// that reads tokens only.
     pub features: &'a [RowFeature<'a>],
     /// The number of the last new nodes whose hidden states are read.
     pub hidden_rows: usize,
@@ -85,7 +86,8 @@ pub enum RowFeature<'a> {
 }
 
 impl<'a> SequencePass<'a> {
-    /// Creates the part of a sequence whose rows read tokens only, and whose logits are all read, but no hidden states.
+    /// Creates the part of a sequence whose rows read tokens only, and whose logits are all read,
+    /// but no hidden states.
     #[must_use]
     pub fn new(
         cache: &'a dyn HeldRows,
@@ -123,7 +125,8 @@ impl Pass<'_> {
         self.sequences.iter().all(|sequence| sequence.cancel.load(Ordering::Relaxed))
     }
 
-    /// Returns the rows whose hidden states are read, counted over all new nodes: a range for each sequence that has some.
+    /// Returns the rows whose hidden states are read, counted over all new nodes: a range for each
+    /// sequence that has some.
     ///
     /// # Panics
     /// If more are read than a sequence has: a programming error.
@@ -153,16 +156,18 @@ impl Pass<'_> {
 /// The results of a forward pass, on the host.
 #[derive(Clone, Copy, Debug)]
 pub struct PassOutput<'a> {
-    /// The logits of the output nodes, sequence by sequence: `[output rows, head outputs]`. Those of sequences in `best`
-    /// are left out.
+    /// The logits of the output nodes, sequence by sequence: `[output rows, head outputs]`. Those
+    /// of sequences in `best` are left out.
     pub logits: &'a [f32],
     /// For each sequence, the best outputs of each of its output nodes if no more is read of them
-    /// ([`SequencePass::rows_for`]), or nothing: `[sequences][output rows]`. Empty if `logits` has all rows.
+    /// ([`SequencePass::rows_for`]), or nothing: `[sequences][output rows]`. Empty if `logits` has
+    /// all rows.
     pub best: &'a [Vec<BestTokens>],
-    /// The hidden states that are read ([`SequencePass::hidden_rows`]), sequence by sequence, after the last layer and
-    /// before any norm: `[read rows, hidden]`.
+    /// The hidden states that are read ([`SequencePass::hidden_rows`]), sequence by sequence, after
+    /// the last layer and before any norm: `[read rows, hidden]`.
     pub hidden: &'a [f32],
-    /// The keys and values that the storage could not hold. Rows of other sequences are not affected.
+    /// The keys and values that the storage could not hold. Rows of other sequences are not
+    /// affected.
     pub overflows: &'a [CacheOverflow],
 }
 
@@ -227,8 +232,8 @@ impl PassOutput<'_> {
         outputs.enumerate().map(of_sequence).collect()
     }
 
-    /// Returns whether the parts of the pass succeeded: [`ModelError::CacheRange`] if the storage cannot
-    /// hold a key or a value. `rows` are the numbers of their rows.
+    /// Returns whether the parts of the pass succeeded: [`ModelError::CacheRange`] if the storage
+    /// cannot hold a key or a value. `rows` are the numbers of their rows.
     pub(crate) fn outcomes(&self, rows: impl Iterator<Item = usize>) -> Outcomes {
         let mut end = 0;
         let outcome = |rows| {
@@ -248,8 +253,8 @@ impl PassOutput<'_> {
 /// A model on a device, or on several: it computes forward passes. The caller owns the caches.
 ///
 /// What a device cannot compute, it refuses when it loads the model, with
-/// [`LoadError`](forerun_formats::LoadError). The final norm and the head are needed for the output rows
-/// only, unless the normed states are features.
+/// [`LoadError`](forerun_formats::LoadError). The final norm and the head are needed for the output
+/// rows only, unless the normed states are features.
 pub trait Forward {
     /// The memory of the caches' pages.
     type Storage: PageStorage;
@@ -260,19 +265,19 @@ pub trait Forward {
     /// Creates a storage without pages.
     fn new_storage(&self) -> Self::Storage;
 
-    /// Computes the new nodes of all sequences. Writes their rows to `storage`, and returns the logits
-    /// of all output nodes, or their best outputs where no more is read.
+    /// Computes the new nodes of all sequences. Writes their rows to `storage`, and returns the
+    /// logits of all output nodes, or their best outputs where no more is read.
     ///
-    /// A row's bits depend only on its own sequence's tokens up to it, never on other sequences. The
-    /// caller records the rows in the caches.
+    /// A row's bits depend only on its own sequence's tokens up to it, never on other sequences.
+    /// The caller records the rows in the caches.
     ///
     /// # Errors
-    /// [`PassError::Cancelled`] once the `cancel` of all sequences is set, which is checked between layers, and
-    /// [`PassError::Device`] if the device fails. Later passes may succeed.
+    /// [`PassError::Cancelled`] once the `cancel` of all sequences is set, which is checked between
+    /// layers, and [`PassError::Device`] if the device fails. Later passes may succeed.
     ///
     /// # Panics
-    /// If a cache already holds a node from `first_output` on, if a token has no embedding, or if the
-    /// layer groups do not cover this model's layers. All are programming errors.
+    /// If a cache already holds a node from `first_output` on, if a token has no embedding, or if
+    /// the layer groups do not cover this model's layers. All are programming errors.
     fn forward(
         &mut self,
         pass: &Pass<'_>,
@@ -280,8 +285,8 @@ pub trait Forward {
     ) -> Result<PassOutput<'_>, PassError>;
 }
 
-/// The first layers of a model on a device, without the embedding before them. A [`SplitModel`](crate::SplitModel)
-/// joins them with the rest on another device.
+/// The first layers of a model on a device, without the embedding before them. A
+/// [`SplitModel`](crate::SplitModel) joins them with the rest on another device.
 pub trait ForwardLayers {
     /// The memory of the pages of these layers.
     type Storage: PageStorage;
@@ -292,9 +297,9 @@ pub trait ForwardLayers {
     /// Creates a storage without pages. It keeps no features.
     fn new_storage(&self) -> Self::Storage;
 
-    /// Computes the layers for the new nodes of all sequences, and writes their rows to `storage`. `inputs` are the
-    /// hidden states before the first layer: `[rows, hidden]`. `kept` are the numbers of layers after which hidden
-    /// states are returned, in ascending order from 1.
+    /// Computes the layers for the new nodes of all sequences, and writes their rows to `storage`.
+    /// `inputs` are the hidden states before the first layer: `[rows, hidden]`. `kept` are the
+    /// numbers of layers after which hidden states are returned, in ascending order from 1.
     ///
     /// # Errors
     /// As [`Forward::forward`].
@@ -321,14 +326,15 @@ pub struct LayersOutput<'a> {
 
 /// A model on a device that can leave its first layers to another one.
 pub trait ForwardRest: Forward {
-    /// Starts a pass: computes the input of the first layer for the new nodes of all sequences, `[rows, hidden]`.
+    /// Starts a pass: computes the input of the first layer for the new nodes of all sequences,
+    /// `[rows, hidden]`.
     fn inputs(&mut self, pass: &Pass<'_>, storage: &mut Self::Storage) -> &[f32];
 
     /// Continues a pass: stores what is a feature among the hidden states after a number of layers.
     fn store_hidden(&mut self, layers: usize, hidden: &[f32], storage: &mut Self::Storage);
 
-    /// Ends a pass: computes the layers from `first` on, and the logits. `hidden` are the hidden states before these
-    /// layers: `[rows, hidden]`.
+    /// Ends a pass: computes the layers from `first` on, and the logits. `hidden` are the hidden
+    /// states before these layers: `[rows, hidden]`.
     ///
     /// # Errors
     /// As [`Forward::forward`].
@@ -346,7 +352,8 @@ pub trait ForwardHeads {
     /// Returns what the heads compute.
     fn architecture(&self) -> &DraftHeads;
 
-    /// Computes the logits of rows, or their best tokens where no more is read. A row's bits depend only on the row.
+    /// Computes the logits of rows, or their best tokens where no more is read. A row's bits depend
+    /// only on the row.
     ///
     /// # Errors
     /// [`PassError::Device`] if the device fails. Later passes may succeed.
@@ -356,9 +363,11 @@ pub trait ForwardHeads {
 /// The rows of draft heads, on the host.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadOutput<'a> {
-    /// The logits of the rows in their order: `[rows, outputs]`. Those of rows in `best` are left out.
+    /// The logits of the rows in their order: `[rows, outputs]`. Those of rows in `best` are left
+    /// out.
     pub logits: &'a [f32],
-    /// The best tokens of each row of which no more is read ([`HeadRow::rows_for`]). Empty if `logits` has all rows.
+    /// The best tokens of each row of which no more is read ([`HeadRow::rows_for`]). Empty if
+    /// `logits` has all rows.
     pub best: &'a [Option<BestTokens>],
 }
 

@@ -1,14 +1,15 @@
 //! Draft heads, which read hidden states of the target.
 //!
-//! *Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads*, Cai et al. 2024,
-//! arXiv 2401.10774, section 2.1.1. A head reads the last hidden state of the target, and no token.
+//! *Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads*, Cai et al.
+//! 2024, arXiv 2401.10774, section 2.1.1. A head reads the last hidden state of the target, and no
+//! token.
 //!
 //! *Hydra: Sequentially-Dependent Draft Heads for Medusa Decoding*, Ankner et al. 2024, arXiv
 //! 2402.05109, sections 3 and 4. A head also reads the tokens after that state:
 //!
-//! 1. The *state* is the target's last hidden state after the tokens that it has read. For Hydra++ it is
-//!    the normed output of a prefix layer, which has the target's shape and reads the features of all
-//!    tokens so far.
+//! 1. The *state* is the target's last hidden state after the tokens that it has read. For Hydra++
+//!    it is the normed output of a prefix layer, which has the target's shape and reads the
+//!    features of all tokens so far.
 //! 2. Head `h` reads the state, the last token and `h` drafted ones.
 //! 3. The rows of a tree level share a head.
 //!
@@ -57,8 +58,8 @@ struct States<'a> {
 }
 
 impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
-    /// Creates a model from heads on a device. `prefix` is their prefix layer, if they have one. It must
-    /// store the last hidden state as features.
+    /// Creates a model from heads on a device. `prefix` is their prefix layer, if they have one. It
+    /// must store the last hidden state as features.
     #[must_use]
     pub fn new(heads: H, prefix: Option<F>) -> Self {
         let with_cache = |transformer: F| {
@@ -183,8 +184,8 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
 }
 
 impl<F: Forward> PrefixLayer<F> {
-    /// Runs the layer once, on the features of those tokens for which the caches hold no state. Returns
-    /// the requests whose last token's state is known then.
+    /// Runs the layer once, on the features of those tokens for which the caches hold no state.
+    /// Returns the requests whose last token's state is known then.
     fn states<'a>(
         &mut self,
         checked: Vec<(usize, ForwardRequest<'a>, &'a Features)>,
@@ -260,8 +261,8 @@ impl<H: ForwardHeads, F: Forward> LanguageModel for HeadsModel<H, F> {
         self.architecture().context_length
     }
 
-    /// See [`LanguageModel::forward`]. A row after a node whose depth is the number of heads or more is
-    /// [`ModelError::Context`].
+    /// See [`LanguageModel::forward`]. A row after a node whose depth is the number of heads or
+    /// more is [`ModelError::Context`].
     fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
         let mut checked = Vec::new();
         for (index, entry) in unfinished(batch) {

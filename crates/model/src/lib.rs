@@ -1,9 +1,9 @@
 //! Language models made of a device's forward passes and of cache pages.
 //!
-//! A device implements [`Forward`] (and [`ForwardHeads`] for draft heads): it computes passes of any
-//! [`Architecture`](forerun_formats::Architecture) that it supports, and has the memory of the cache
-//! pages. This crate turns requests into passes. It knows neither files nor kernels, and no component
-//! here depends on the device.
+//! A device implements [`Forward`] (and [`ForwardHeads`] for draft heads): it computes passes of
+//! any [`Architecture`](forerun_formats::Architecture) that it supports, and has the memory of the
+//! cache pages. This crate turns requests into passes. It knows neither files nor kernels, and no
+//! component here depends on the device.
 
 mod block_model;
 mod cached_transformer;

@@ -8,8 +8,8 @@ use forerun_lm::LayerOrder;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// A model with some tokens in its cache (the past), for measurements. As in greedy decoding, the best token of each row is
-/// read, and a device with its own memory may return that alone.
+/// A model with some tokens in its cache (the past), for measurements. As in greedy decoding, the
+/// best token of each row is read, and a device with its own memory may return that alone.
 pub struct ModelProbe<F: Forward> {
     runner: SequenceRunner<F>,
     past: Vec<TokenId>,
@@ -54,15 +54,16 @@ impl<F: Forward> ModelProbe<F> {
         self.past.len()
     }
 
-    /// Returns the size of the past's keys and values in bytes, and of its state if the model has recurrent layers.
-    /// Every pass reads them.
+    /// Returns the size of the past's keys and values in bytes, and of its state if the model has
+    /// recurrent layers. Every pass reads them.
     #[must_use]
     pub fn past_bytes(&self) -> usize {
         let storage = self.runner.storage();
         storage.page_bytes() / PAGE_ROWS * self.past.len() + storage.state_bytes()
     }
 
-    /// Runs one forward pass over `rows` rows, each with its best token. Returns the time in seconds.
+    /// Runs one forward pass over `rows` rows, each with its best token. Returns the time in
+    /// seconds.
     pub fn run(&mut self, rows: usize) -> f64 {
         self.run_in_order(rows, LayerOrder::Sequential)
     }

@@ -24,7 +24,8 @@ impl<F: Forward> SequenceRunner<F> {
         Self { transformer, pool, rows_for: RowUse::Full }
     }
 
-    /// Returns the same runner, which reads less of the rows of [`SequenceRunner::forward`] than all logits.
+    /// Returns the same runner, which reads less of the rows of [`SequenceRunner::forward`] than
+    /// all logits.
     #[must_use]
     pub fn with_rows_for(self, rows_for: RowUse) -> Self {
         Self { rows_for, ..self }
@@ -64,11 +65,12 @@ impl<F: Forward> SequenceRunner<F> {
         self.pool.storage()
     }
 
-    /// Computes the nodes of `tree` that the cache does not hold, with what is read of the logits of the nodes from
-    /// `first_output` on.
+    /// Computes the nodes of `tree` that the cache does not hold, with what is read of the logits
+    /// of the nodes from `first_output` on.
     ///
     /// # Errors
-    /// [`PassError::Cancelled`] once `cancel` is set, and [`PassError::Device`] if the device fails.
+    /// [`PassError::Cancelled`] once `cancel` is set, and [`PassError::Device`] if the device
+    /// fails.
     pub fn forward(
         &mut self,
         tree: &TokenTree,

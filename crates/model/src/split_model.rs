@@ -8,21 +8,24 @@ use forerun_core::FeatureRows;
 use forerun_formats::{Architecture, FeatureSource};
 use std::ops::Range;
 
-/// A model whose first layers are on one device, such as a GPU. The embedding, the other layers and the head are on
-/// another one, such as cores. Only hidden states move between them: each row's once there and once back in a pass.
+/// A model whose first layers are on one device, such as a GPU. The embedding, the other layers and
+/// the head are on another one, such as cores. Only hidden states move between them: each row's
+/// once there and once back in a pass.
 ///
 /// A layer has the bits of its device.
 pub struct SplitModel<L, R> {
     first: L,
     rest: R,
-    /// The numbers of layers after which the first device returns hidden states: those of features, and its last.
+    /// The numbers of layers after which the first device returns hidden states: those of features,
+    /// and its last.
     kept: Vec<usize>,
     /// The keys and values of the last pass that a cache cannot hold.
     overflows: Vec<CacheOverflow>,
 }
 
 impl<L: ForwardLayers, R: ForwardRest> SplitModel<L, R> {
-    /// Joins the first layers of a model with the rest. `features` are those that `rest` stores for drafters, if any.
+    /// Joins the first layers of a model with the rest. `features` are those that `rest` stores for
+    /// drafters, if any.
     ///
     /// # Panics
     /// If `first` has no layers, or more than the model.

@@ -1,5 +1,5 @@
-//! A device that computes nothing, but counts: the pieces that a pass would compute and the bytes that it
-//! would read, from the architecture alone. It runs below the real cache.
+//! A device that computes nothing, but counts: the pieces that a pass would compute and the bytes
+//! that it would read, from the architecture alone. It runs below the real cache.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -13,7 +13,8 @@ use forerun_formats::{Architecture, Layer};
 use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, Progress};
 use forerun_model::{CachedTransformer, Forward, Pass, PassError, PassOutput, SequencePass};
 
-/// What one pass computes and reads. A piece counts once for each row. Everything is in 32-bit floats.
+/// What one pass computes and reads. A piece counts once for each row. Everything is in 32-bit
+/// floats.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Counts {
     norms: usize,

@@ -13,11 +13,13 @@ const SHORTEST_DRIFT_NS: u64 = 1_000_000_000;
 pub struct ClockReport {
     /// The rank.
     pub rank: usize,
-    /// Its time minus the time of this process, in nanoseconds. Both count from the start of their process.
+    /// Its time minus the time of this process, in nanoseconds. Both count from the start of their
+    /// process.
     pub offset_ns: i64,
     /// The largest error of the offset: half of the shortest round trip, in nanoseconds.
     pub uncertainty_ns: u64,
-    /// How much faster its clock runs, in parts per million; `None` if it was observed for less than a second.
+    /// How much faster its clock runs, in parts per million; `None` if it was observed for less
+    /// than a second.
     pub drift_ppm: Option<f64>,
 }
 
@@ -30,8 +32,9 @@ struct Exchange {
     round_trip_ns: u64,
 }
 
-/// Estimates the offset of another clock, as NTP does: in an exchange, the other clock was read in the middle of the
-/// round trip, give or take half of it. Of the last exchanges, the one with the shortest round trip counts.
+/// Estimates the offset of another clock, as NTP does: in an exchange, the other clock was read in
+/// the middle of the round trip, give or take half of it. Of the last exchanges, the one with the
+/// shortest round trip counts.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     recent: VecDeque<Exchange>,
@@ -41,7 +44,8 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Adds an exchange that started and ended at these times of this process, and read the other clock in between.
+    /// Adds an exchange that started and ended at these times of this process, and read the other
+    /// clock in between.
     pub(crate) fn add(&mut self, started_ns: u64, ended_ns: u64, other_ns: u64) {
         let round_trip_ns = ended_ns.saturating_sub(started_ns);
         let at_ns = started_ns + round_trip_ns / 2;

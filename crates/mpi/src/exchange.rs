@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For how long a rank that waits for others carries messages itself, since it last received or sent something. After that it
-/// sleeps, and messages arrive later.
+/// For how long a rank that waits for others carries messages itself, since it last received or
+/// sent something. After that it sleeps, and messages arrive later.
 const CARRYING: Duration = Duration::from_millis(5);
 
 /// What a rank receives from another one that computes with it.
@@ -89,7 +89,8 @@ impl RankExchange {
         message
     }
 
-    /// Carries messages until there is one for this rank. Returns `None` if it has waited for too long.
+    /// Carries messages until there is one for this rank. Returns `None` if it has waited for too
+    /// long.
     ///
     /// # Errors
     /// If there is no message until `end`, or this process has left the job.

@@ -43,7 +43,8 @@ pub struct Group {
     cores: Vec<usize>,
     hellos: Mutex<Receiver<(usize, Vec<u8>)>>,
     finished: Mutex<Receiver<()>>,
-    /// Messages of ranks that compute a model together with this one, until there is an exchange for them.
+    /// Messages of ranks that compute a model together with this one, until there is an exchange
+    /// for them.
     inbox: Mutex<Option<Receiver<(usize, MemberMessage)>>>,
     /// Exchanges have a clone of the sender as long as they are in use.
     exchanges: Mutex<(Option<Sender<()>>, Receiver<()>)>,
@@ -131,14 +132,15 @@ impl Group {
         self.shared.size
     }
 
-    /// Returns the cores for the models of this rank. Ranks on a machine that may all use the same cores divide
-    /// them among those with models.
+    /// Returns the cores for the models of this rank. Ranks on a machine that may all use the same
+    /// cores divide them among those with models.
     #[must_use]
     pub fn cores(&self) -> &[usize] {
         &self.cores
     }
 
-    /// Connects this rank with the others of `ranks`, which compute a target together. The first of them leads.
+    /// Connects this rank with the others of `ranks`, which compute a target together. The first of
+    /// them leads.
     ///
     /// # Panics
     /// If this rank is connected already: a rank can be in one such group.
@@ -159,8 +161,8 @@ impl Group {
         while exchanges.1.recv().is_ok() {}
     }
 
-    /// Loads with `load`, and then runs the jobs that rank 0 sends, until that ends the job. `load` returns the
-    /// workers, and what rank 0 must know of them. Its error is reported by rank 0.
+    /// Loads with `load`, and then runs the jobs that rank 0 sends, until that ends the job. `load`
+    /// returns the workers, and what rank 0 must know of them. Its error is reported by rank 0.
     ///
     /// # Errors
     /// [`MpiError::Message`] if a message of rank 0 cannot be read.
@@ -192,7 +194,8 @@ impl Group {
         })
     }
 
-    /// Waits on rank 0 until all others have loaded their models. Returns what they report, from rank 1 upwards.
+    /// Waits on rank 0 until all others have loaded their models. Returns what they report, from
+    /// rank 1 upwards.
     ///
     /// # Errors
     /// [`MpiError::Rank`] if one could not load them.
@@ -208,8 +211,8 @@ impl Group {
         Ok(facts.into_values().collect())
     }
 
-    /// Returns handles to the workers of all ranks, on rank 0. `runtime` has those of rank 0. `workers` names all
-    /// of them, with their ranks.
+    /// Returns handles to the workers of all ranks, on rank 0. `runtime` has those of rank 0.
+    /// `workers` names all of them, with their ranks.
     #[must_use]
     pub fn into_workers(
         self,
@@ -283,8 +286,8 @@ impl Drop for ClosesWhenDropped {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The work of this process ends first. On rank 0 the others must hear of it, because its target may be led by one
-        // of them.
+        // The work of this process ends first. On rank 0 the others must hear of it, because its
+        // target may be led by one of them.
         if self.shared.rank == 0 {
             if let Some(jobs) = self.shared.jobs.get() {
                 jobs.close();
@@ -351,7 +354,8 @@ fn share(cores: &[usize], mut with_model: Vec<usize>, rank: usize) -> Vec<usize>
     cores[own * count / ranks..(own + 1) * count / ranks].to_vec()
 }
 
-/// The workers of all ranks, seen from rank 0. The job ends when it and all its handles have been dropped.
+/// The workers of all ranks, seen from rank 0. The job ends when it and all its handles have been
+/// dropped.
 pub struct RankWorkers {
     workers: RemoteWorkers,
     shared: Arc<Shared>,
@@ -378,7 +382,8 @@ impl Observer {
         (1..shared.size).filter_map(report).collect()
     }
 
-    /// Returns how many bytes of jobs and completions rank 0 has sent to and received from other ranks.
+    /// Returns how many bytes of jobs and completions rank 0 has sent to and received from other
+    /// ranks.
     #[must_use]
     pub fn traffic(&self) -> (u64, u64) {
         let Some(shared) = self.0.upgrade() else { return (0, 0) };

@@ -1,5 +1,5 @@
-//! Messages between the ranks. One thread of a process calls MPI at a time: a thread of its own, or one that waits for
-//! numbers of other ranks.
+//! Messages between the ranks. One thread of a process calls MPI at a time: a thread of its own, or
+//! one that waits for numbers of other ranks.
 
 use crate::clock::Clock;
 use crate::error::MpiError;
@@ -39,10 +39,12 @@ const PAUSES: [(Duration, Duration); 3] = [
 /// The pause of a rank that has been idle for longer.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// The shortest pause on a rank that computes a model together with others: it carries messages itself while it waits.
+/// The shortest pause on a rank that computes a model together with others: it carries messages
+/// itself while it waits.
 const MEMBER_PAUSE: Duration = Duration::from_micros(100);
 
-/// The number of heartbeats that follow quickly at the start, to align the clocks, and their interval.
+/// The number of heartbeats that follow quickly at the start, to align the clocks, and their
+/// interval.
 const FIRST_BEATS: u32 = 8;
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -85,7 +87,8 @@ impl Kind {
         Self::End,
     ];
 
-    /// Whether an answer to messages of this kind may come soon. Who waits for numbers carries messages itself.
+    /// Whether an answer to messages of this kind may come soon. Who waits for numbers carries
+    /// messages itself.
     fn is_work(self) -> bool {
         matches!(self, Self::Wire | Self::Pass)
     }
@@ -191,7 +194,8 @@ impl Shared {
         }
     }
 
-    /// Sends and receives what there is, unless another thread does. Returns whether there was anything.
+    /// Sends and receives what there is, unless another thread does. Returns whether there was
+    /// anything.
     pub(crate) fn carry(&self) -> bool {
         let Ok(mut transport) = self.transport.try_lock() else { return false };
         transport.as_mut().is_some_and(Transport::step)
@@ -227,8 +231,8 @@ pub(crate) struct Joined {
     pub(crate) neighbours: Vec<usize>,
 }
 
-/// Starts MPI, finds the neighbours among the ranks, and calls `joined`, which returns what the thread needs. Then
-/// carries messages until the process leaves the job.
+/// Starts MPI, finds the neighbours among the ranks, and calls `joined`, which returns what the
+/// thread needs. Then carries messages until the process leaves the job.
 pub(crate) fn run(
     cores: &[usize],
     commands: Receiver<Command>,
@@ -273,7 +277,8 @@ pub(crate) fn run(
     // This waits for the other ranks.
     drop(universe);
     if is_not_needed {
-        // The process is loading models that nobody needs, or waits after an error that rank 0 has reported.
+        // The process is loading models that nobody needs, or waits after an error that rank 0 has
+        // reported.
         std::process::exit(0);
     }
 }
@@ -340,7 +345,8 @@ impl Transport {
     /// Sends and receives what there is. Returns whether there was anything.
     fn step(&mut self) -> bool {
         CARRIES.set(true);
-        // First, so that an error of this rank ends the job before the others hear that it has left.
+        // First, so that an error of this rank ends the job before the others hear that it has
+        // left.
         self.watch();
         let outgoing = self.outgoing();
         self.send(&outgoing);
@@ -525,7 +531,8 @@ impl Transport {
         }
     }
 
-    /// Passes a message on to the part of this process that computes a model together with other ranks.
+    /// Passes a message on to the part of this process that computes a model together with other
+    /// ranks.
     fn pass_to_member(&mut self, from: usize, message: MemberMessage) {
         if matches!(message, MemberMessage::Pass(_)) {
             self.last_work = Instant::now();
@@ -566,7 +573,8 @@ impl Transport {
         }
     }
 
-    /// Ends the job if another rank has been silent for too long, or a thread of this one has failed.
+    /// Ends the job if another rank has been silent for too long, or a thread of this one has
+    /// failed.
     fn watch(&mut self) {
         let failure = lock(&self.shared.failure).take();
         if let Some(failure) = failure {

@@ -1,5 +1,5 @@
-//! Engines on the ranks of real MPI jobs: the same answers as with local workers, and jobs that end with an error
-//! that names the rank when one is killed, stopped or panics.
+//! Engines on the ranks of real MPI jobs: the same answers as with local workers, and jobs that end
+//! with an error that names the rank when one is killed, stopped or panics.
 //!
 //! A test starts `mpirun` with this program. `a_rank_of_a_job` is what runs on each rank then.
 //!
@@ -416,7 +416,8 @@ fn measure_gathers(group: &Group) {
     }
 }
 
-/// Prints on rank 0 how long the two messages of a pass over two stages take: one that starts it, and one with the rows.
+/// Prints on rank 0 how long the two messages of a pass over two stages take: one that starts it,
+/// and one with the rows.
 fn measure_hand_overs(group: &Group) {
     let mut exchange = group.exchange(&[0, 1]);
     let other = 1 - exchange.member();
@@ -567,7 +568,8 @@ fn answer_long(engine: &Forerun) {
     println!("long {}", long_answer(engine));
 }
 
-/// Ranks that compute a target together gather megabytes for a long prompt, while other answers go on and jobs are cancelled.
+/// Ranks that compute a target together gather megabytes for a long prompt, while other answers go
+/// on and jobs are cancelled.
 #[test]
 fn long_prompts_next_to_cancelled_ones_are_answered() {
     let models = Models::make();
@@ -601,8 +603,8 @@ fn gathering_over_ranks_is_measured() {
     }
 }
 
-/// Prints what it costs that ranks have some layers of a model each. A rank that waits for long, and looks now and then whether
-/// its pass is cancelled, sleeps.
+/// Prints what it costs that ranks have some layers of a model each. A rank that waits for long,
+/// and looks now and then whether its pass is cancelled, sleeps.
 #[test]
 fn handing_over_between_ranks_is_measured() {
     let models = Models::make();
@@ -676,7 +678,8 @@ fn tasks(models: &Models) -> Vec<Task> {
     ]
 }
 
-/// Models whose layers are on two or three ranks. The last one of a model leads its ranks; any rank may decode.
+/// Models whose layers are on two or three ranks. The last one of a model leads its ranks; any rank
+/// may decode.
 fn stage_tasks(models: &Models) -> Vec<Task> {
     let task = |method, kind, placement| Task::new(models, method, kind, placement);
     let trained = |method, kind: &'static str, placement| {
@@ -833,8 +836,8 @@ fn check_answers(tasks: Vec<Task>) {
             assert!(ended.succeeded, "{name}: {} {}", ended.output, ended.errors);
             let found: Vec<&str> =
                 ended.lines("answer ").map(|line| line.split_once(' ').unwrap().1).collect();
-            // What rejection sampling draws may depend on how many tokens are drafted at a time, which in parallel
-            // methods follows from timing.
+            // What rejection sampling draws may depend on how many tokens are drafted at a time,
+            // which in parallel methods follows from timing.
             let comparable =
                 if task.method == "autoregressive" || task.method == "speculative" { 3 } else { 2 };
             assert_eq!(found.len(), 3, "{name}");
@@ -843,8 +846,8 @@ fn check_answers(tasks: Vec<Task>) {
     }
 }
 
-/// Families with experts, latent attention, recurrent layers and norms over all heads, on two and four ranks that compute
-/// each layer together, and on two ranks with some layers each.
+/// Families with experts, latent attention, recurrent layers and norms over all heads, on two and
+/// four ranks that compute each layer together, and on two ranks with some layers each.
 #[test]
 fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
     let kinds: [fn(&Config) -> bool; 4] = [
@@ -966,8 +969,8 @@ fn a_job_over_ranks_has_little_overhead() {
         }
         let bytes = bytes_at(&ended);
         let [short, long] = &bytes[..] else { panic!("{}", ended.output) };
-        // Sent and received bytes for each token, which must not grow with the context. How many drafts parallel
-        // methods make of other texts differs.
+        // Sent and received bytes for each token, which must not grow with the context. How many
+        // drafts parallel methods make of other texts differs.
         let allowed = if ["pearl", "dsi"].contains(&method) { 200 } else { 16 };
         for (long, short) in long.iter().zip(short).skip(1) {
             assert!(*long <= short + allowed, "{method}: {short} bytes became {long}");

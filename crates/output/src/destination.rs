@@ -6,8 +6,9 @@ use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// Checks that a file can be written: that it does not exist, in an existing folder, or is a regular
-/// file that is not read-only. Commands call it before long work, whose result would be lost.
+/// Checks that a file can be written: that it does not exist, in an existing folder, or is a
+/// regular file that is not read-only. Commands call it before long work, whose result would be
+/// lost.
 ///
 /// Symbolic links are refused, because a rename would replace the link, and because links such as
 /// `/dev/stdout` lead to files that are open elsewhere.

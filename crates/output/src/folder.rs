@@ -8,8 +8,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A folder that is being written. It gets its name in [`OutputFolder::finish`]; dropped before, it is
-/// removed.
+/// A folder that is being written. It gets its name in [`OutputFolder::finish`]; dropped before, it
+/// is removed.
 pub struct OutputFolder {
     path: PathBuf,
     partial: Partial,

@@ -1,7 +1,7 @@
 //! Temporary names: `.NAME.XXXXXXXX.partial`, beside the final name.
 //!
-//! A process holds the lock of each of its temporary files and folders. One without a lock belongs to a
-//! process that was killed.
+//! A process holds the lock of each of its temporary files and folders. One without a lock belongs
+//! to a process that was killed.
 
 use crate::destination::{folder_of, name_of};
 use crate::system::{is_linked, open};
@@ -27,8 +27,8 @@ fn unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all unfinished outputs and all locks of this process, which must end now: later attempts to
-/// begin or finish an output block.
+/// Removes all unfinished outputs and all locks of this process, which must end now: later attempts
+/// to begin or finish an output block.
 pub fn remove_unfinished() {
     let mut paths = unfinished();
     for path in mem::take(&mut *paths) {
@@ -107,7 +107,8 @@ pub(crate) fn remove_registered(path: &Path) {
     }
 }
 
-/// Removes a file or folder. Failures are ignored, because the process cannot do anything about them.
+/// Removes a file or folder. Failures are ignored, because the process cannot do anything about
+/// them.
 pub(crate) fn remove(path: &Path) {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => drop(fs::remove_dir_all(path)),
@@ -115,8 +116,8 @@ pub(crate) fn remove(path: &Path) {
     }
 }
 
-/// Removes the temporary files and folders in `folder` with names that begin with `start` and that no
-/// process has locked.
+/// Removes the temporary files and folders in `folder` with names that begin with `start` and that
+/// no process has locked.
 fn remove_abandoned(folder: &Path, start: &str) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -4,8 +4,8 @@ use crate::system::free_bytes;
 use std::fs::File;
 use std::io;
 
-/// Adds the needed and the free bytes to an error of a full disk. `written` bytes of the file are on
-/// the disk already; `needed` is its whole size.
+/// Adds the needed and the free bytes to an error of a full disk. `written` bytes of the file are
+/// on the disk already; `needed` is its whole size.
 pub(crate) fn explain(error: io::Error, file: &File, written: u64, needed: u64) -> io::Error {
     let kind = error.kind();
     if !matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {

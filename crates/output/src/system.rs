@@ -1,12 +1,12 @@
-//! What operating systems do differently. Only Linux has all of it. Without it, outputs are still complete or
-//! absent, with the exceptions that are named here.
+//! What operating systems do differently. Only Linux has all of it. Without it, outputs are still
+//! complete or absent, with the exceptions that are named here.
 
 use std::fs::{File, FileType};
 use std::io;
 use std::path::Path;
 
-/// Reserves space on the disk for a file of `bytes` bytes, more than zero. Where the system or the file
-/// system cannot do it, a full disk is noticed when the file is written.
+/// Reserves space on the disk for a file of `bytes` bytes, more than zero. Where the system or the
+/// file system cannot do it, a full disk is noticed when the file is written.
 ///
 /// # Errors
 /// If the disk or the quota is full.
@@ -28,8 +28,8 @@ pub(crate) fn reserve(_file: &File, _bytes: u64) -> io::Result<()> {
 /// Exchanges the names of two folders.
 ///
 /// # Errors
-/// If the system or the file system cannot do it. Then a folder is replaced in two steps, and is absent in
-/// between.
+/// If the system or the file system cannot do it. Then a folder is replaced in two steps, and is
+/// absent in between.
 #[cfg(any(target_os = "linux", target_vendor = "apple"))]
 pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -53,8 +53,8 @@ pub(crate) fn free_bytes(_file: &File) -> Option<u64> {
     None
 }
 
-/// Returns whether an open file or folder still has a name, or whether the system does not tell. If it has
-/// none, another process has taken it for an abandoned one.
+/// Returns whether an open file or folder still has a name, or whether the system does not tell. If
+/// it has none, another process has taken it for an abandoned one.
 #[cfg(unix)]
 pub(crate) fn is_linked(handle: &File) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -80,7 +80,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(FILE_FLAG_BACKUP_SEMANTICS).open(path)
 }
 
-/// Syncs the entries of an open folder to the disk. Only then is a rename durable. Windows cannot do it.
+/// Syncs the entries of an open folder to the disk. Only then is a rename durable. Windows cannot
+/// do it.
 #[cfg(not(windows))]
 pub(crate) fn sync_entries(folder: &File) -> io::Result<()> {
     folder.sync_all()

@@ -1,7 +1,7 @@
 //! The arithmetic of devices in plain loops, with the order of additions as a parameter.
 //!
-//! The loops are compiled for several processors ([`vectorize`]), because [`f32::mul_add`] is slow without an instruction
-//! for it. Its bits are the same.
+//! The loops are compiled for several processors ([`vectorize`]), because [`f32::mul_add`] is slow
+//! without an instruction for it. Its bits are the same.
 
 use crate::matrix::{Matrix, MatrixRow};
 use forerun_formats::blocks::UnpackedBlock;
@@ -15,39 +15,41 @@ use std::cell::OnceCell;
 pub struct Arithmetic {
     /// The types of matrices, and of cached keys and values.
     pub types: ModelTypes,
-    /// Whether the products of linear layers and of attention are added without being rounded first.
+    /// Whether the products of linear layers and of attention are added without being rounded
+    /// first.
     pub fused: bool,
     /// How products with bf16 weights are added.
     pub bf16_products: Bf16Products,
-    /// Whether products with quantised weights quantise the activations to 8 bits. Otherwise they are products with the
-    /// weights that the blocks stand for.
+    /// Whether products with quantised weights quantise the activations to 8 bits. Otherwise they
+    /// are products with the weights that the blocks stand for.
     pub quantizes_activations: bool,
-    /// Whether a part of a matrix in blocks is quantised again, which may change its weights a little. Otherwise its rows are
-    /// copied.
+    /// Whether a part of a matrix in blocks is quantised again, which may change its weights a
+    /// little. Otherwise its rows are copied.
     pub quantizes_parts_again: bool,
-    /// Number of partial sums of a linear layer's products. It is a power of two; 1 adds the products in ascending
-    /// order.
+    /// Number of partial sums of a linear layer's products. It is a power of two; 1 adds the
+    /// products in ascending order.
     pub product_lanes: usize,
     /// Number of successive products that belong to one partial sum: product `i` belongs to sum
     /// `(i / run) mod lanes`. Any number but 0 if there is one partial sum.
     pub product_run: usize,
-    /// Number of partial sums in norms and softmax, a power of two. The upper half of the partial sums is
-    /// added to the lower half until one is left.
+    /// Number of partial sums in norms and softmax, a power of two. The upper half of the partial
+    /// sums is added to the lower half until one is left.
     pub sum_lanes: usize,
-    /// Number of positions in a split of attention: each split has its own largest score and its own sums, which
-    /// are combined in ascending order. `None` for one split.
+    /// Number of positions in a split of attention: each split has its own largest score and its
+    /// own sums, which are combined in ascending order. `None` for one split.
     pub attention_split: Option<usize>,
 }
 
-/// How products with bf16 weights are added. Pairs and tiles round the activations to bf16 first, and subnormal
-/// numbers are zeros there.
+/// How products with bf16 weights are added. Pairs and tiles round the activations to bf16 first,
+/// and subnormal numbers are zeros there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bf16Products {
     /// As those with f32 weights.
     Widened,
     /// Two inputs at a time, the second one first (`VDPBF16PS`).
     Pairs,
-    /// 32 inputs at a time: the sum of the products of even inputs, plus that of odd inputs (`TDPBF16PS`).
+    /// 32 inputs at a time: the sum of the products of even inputs, plus that of odd inputs
+    /// (`TDPBF16PS`).
     Tiles,
 }
 
@@ -119,8 +121,9 @@ impl Arithmetic {
         sum
     }
 
-    /// Returns the average of values with the softmax of scores as weights: `[value width]`. Both belong to successive
-    /// positions from `first` on. `sink` is a score that takes part without a value.
+    /// Returns the average of values with the softmax of scores as weights: `[value width]`. Both
+    /// belong to successive positions from `first` on. `sink` is a score that takes part without a
+    /// value.
     #[must_use]
     pub fn softmax_average(
         &self,
@@ -179,7 +182,8 @@ impl Arithmetic {
         out
     }
 
-    /// Adds the products in the given partial sums. A single one adds a product of zeros if their number is odd.
+    /// Adds the products in the given partial sums. A single one adds a product of zeros if their
+    /// number is odd.
     #[inline(always)]
     fn float_dot(&self, weights: &[f32], x: &[f32], sums: &mut [f32]) -> f32 {
         let (lanes, run) = (self.product_lanes, self.product_run);
@@ -196,8 +200,8 @@ impl Arithmetic {
         tree_sum(sums)
     }
 
-    /// Adds the groups of weights that share a scale in ascending order: each is the integer sum of its
-    /// products, times the product of both scales; then, minus its minimum times the sum of the
+    /// Adds the groups of weights that share a scale in ascending order: each is the integer sum of
+    /// its products, times the product of both scales; then, minus its minimum times the sum of the
     /// activations.
     #[inline(always)]
     fn block_dot(&self, block_type: BlockType, bytes: &[u8], x: &[(Vec<i32>, f32)]) -> f32 {
@@ -331,7 +335,8 @@ fn bf16_tiles_dot(weights: &[f32], x: &[f32]) -> f32 {
     })
 }
 
-/// Adds the product of a bf16 weight and an activation that is rounded to bf16. A missing one is zero.
+/// Adds the product of a bf16 weight and an activation that is rounded to bf16. A missing one is
+/// zero.
 #[inline(always)]
 fn add_bf16_product(sum: f32, weight: Option<&f32>, x: Option<&f32>) -> f32 {
     let x = bf16::from_f32(*x.unwrap_or(&0.0)).to_f32();

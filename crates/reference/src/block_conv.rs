@@ -8,7 +8,8 @@ use forerun_formats::checkpoint::{LayerTensor, Tensor};
 pub(crate) struct Kernel(Vec<Vec<f32>>);
 
 impl Kernel {
-    /// Returns the sum of the products, in ascending order of taps. `x` has the rows of the block up to this one.
+    /// Returns the sum of the products, in ascending order of taps. `x` has the rows of the block
+    /// up to this one.
     pub(crate) fn apply(&self, x: &[Vec<f32>]) -> Vec<f32> {
         let products = |(kernel, x): (&Vec<f32>, &Vec<f32>)| -> Vec<f32> {
             kernel.iter().zip(x).map(|(kernel, x)| kernel * x).collect()

@@ -156,8 +156,8 @@ impl ReferenceDevice {
         }
     }
 
-    /// Computes the attention of a layer for all rows, from their present hidden states. Returns what it
-    /// reads and what it adds to each row.
+    /// Computes the attention of a layer for all rows, from their present hidden states. Returns
+    /// what it reads and what it adds to each row.
     fn attention(
         &self,
         layer: usize,
@@ -194,7 +194,8 @@ impl ReferenceDevice {
         inputs.into_iter().zip(deltas).map(|(input, delta)| [input, delta]).collect()
     }
 
-    /// Computes the recurrent mixer of a layer for all rows, in order. Returns what it adds to each row.
+    /// Computes the recurrent mixer of a layer for all rows, in order. Returns what it adds to each
+    /// row.
     fn mix(
         &self,
         layer: usize,
@@ -221,7 +222,8 @@ impl ReferenceDevice {
         deltas
     }
 
-    /// Adds the hidden states after a number of layers to the rows' features, if they are part of them.
+    /// Adds the hidden states after a number of layers to the rows' features, if they are part of
+    /// them.
     fn store_features(&self, layers: usize, rows: &[Row], storage: &mut ReferencePages) {
         let (Some(source), Some(stored)) = (&self.features, &mut storage.features) else { return };
         let is_last = layers == self.model.architecture().layers.len();
@@ -397,8 +399,8 @@ impl ReferenceDevice {
         Ok(())
     }
 
-    /// Adds what attention computed to the rows, and what the rest of a layer computes. `deltas`: what attention read, and
-    /// what it adds.
+    /// Adds what attention computed to the rows, and what the rest of a layer computes. `deltas`:
+    /// what attention read, and what it adds.
     fn finish_layer(&self, layer: usize, rows: &mut [Row], deltas: Vec<[Vec<f32>; 2]>) {
         let add = |(row, [input, delta]): (&mut Row, [Vec<f32>; 2])| {
             self.model.start_residual(layer, &mut row.hidden, &input);

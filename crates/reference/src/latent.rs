@@ -1,4 +1,5 @@
-//! Compressed keys and values (DeepSeek's multi-head latent attention) for one row, in the absorbed form.
+//! Compressed keys and values (DeepSeek's multi-head latent attention) for one row, in the absorbed
+//! form.
 
 use crate::matrix::Matrix;
 use crate::weights::{ReferenceModel, rotate};
@@ -31,7 +32,8 @@ impl HeadExpansion {
 }
 
 impl ReferenceModel {
-    /// Computes a row's queries of the cached rows: for each head, the part with RoPE and the absorbed rest.
+    /// Computes a row's queries of the cached rows: for each head, the part with RoPE and the
+    /// absorbed rest.
     pub(crate) fn latent_queries(
         &self,
         layer: usize,

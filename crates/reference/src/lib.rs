@@ -1,13 +1,13 @@
 //! The slow reference: models that a reader can check line by line.
 //!
-//! It shares no loop with any other device, but adds in the order that the other device documents: the
-//! order is a parameter ([`Arithmetic`]). The two must therefore agree bit for bit. Tests use it as
-//! their oracle, in two forms:
+//! It shares no loop with any other device, but adds in the order that the other device documents:
+//! the order is a parameter ([`Arithmetic`]). The two must therefore agree bit for bit. Tests use
+//! it as their oracle, in two forms:
 //!
-//! * [`ReferenceModel::logits`] takes a whole sequence and returns all its logits. It has no cache, no
-//!   batch and no tree.
-//! * [`ReferenceDevice`], [`ReferenceHeads`] and [`ReferenceBlockHeads`] are devices like any other: they compute passes over
-//!   batches and pages.
+//! * [`ReferenceModel::logits`] takes a whole sequence and returns all its logits. It has no cache,
+//!   no batch and no tree.
+//! * [`ReferenceDevice`], [`ReferenceHeads`] and [`ReferenceBlockHeads`] are devices like any
+//!   other: they compute passes over batches and pages.
 
 mod arithmetic;
 mod block_conv;

@@ -26,7 +26,8 @@ pub(crate) enum MatrixRow<'a> {
 }
 
 impl Matrix {
-    /// Rounds or quantises row-major weights. Rows of a block type are padded with zeros to whole blocks.
+    /// Rounds or quantises row-major weights. Rows of a block type are padded with zeros to whole
+    /// blocks.
     #[must_use]
     pub fn new(weight_type: WeightType, mut weights: Vec<f32>, inputs: usize) -> Self {
         let round = |weights: &mut Vec<f32>, round: fn(f32) -> f32| {

@@ -26,8 +26,8 @@ impl RecurrentState {
 }
 
 impl ReferenceModel {
-    /// Computes the mixer of a layer for a row, and its output projection. `state` is that before the row, or `None`
-    /// for the first row, and becomes that after the row.
+    /// Computes the mixer of a layer for a row, and its output projection. `state` is that before
+    /// the row, or `None` for the first row, and becomes that after the row.
     pub(crate) fn mix(
         &self,
         layer: usize,
@@ -66,7 +66,8 @@ impl ReferenceModel {
         self.project(output, output, &mixed)
     }
 
-    /// Computes a short convolution over the inputs in the state and this one, which becomes the newest one.
+    /// Computes a short convolution over the inputs in the state and this one, which becomes the
+    /// newest one.
     fn convolve(
         &self,
         layer: usize,

@@ -3,8 +3,8 @@
 use forerun_formats::{Experts, Weighting};
 use forerun_vector::{exp, sigmoid};
 
-/// Returns the chosen experts with their weights, in order of the experts. `scores` and `correction` have a
-/// number for each expert.
+/// Returns the chosen experts with their weights, in order of the experts. `scores` and
+/// `correction` have a number for each expert.
 pub(crate) fn choose(experts: &Experts, scores: &[f32], correction: &[f32]) -> Vec<(usize, f32)> {
     let router = experts.router;
     let softmax = |scores: &[f32]| -> Vec<f32> {

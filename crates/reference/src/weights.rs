@@ -50,8 +50,8 @@ impl Values {
 }
 
 impl ReferenceModel {
-    /// Reads all tensors, to compute as the CPU does in the types of the checkpoint and with the best
-    /// instruction set.
+    /// Reads all tensors, to compute as the CPU does in the types of the checkpoint and with the
+    /// best instruction set.
     ///
     /// # Errors
     /// If a value is not finite.
@@ -74,7 +74,8 @@ impl ReferenceModel {
         Self::load_with(checkpoint.architecture().clone(), checkpoint, arithmetic, None)
     }
 
-    /// Reads the tensors of an architecture, which may share the embedding and the head of `target`.
+    /// Reads the tensors of an architecture, which may share the embedding and the head of
+    /// `target`.
     ///
     /// # Errors
     /// When a tensor is missing, or has the wrong dtype or shape, or a value is not finite.
@@ -196,7 +197,8 @@ impl ReferenceModel {
         row
     }
 
-    /// Returns the inputs of all layers that they have next to the hidden state; empty if they have none.
+    /// Returns the inputs of all layers that they have next to the hidden state; empty if they have
+    /// none.
     pub(crate) fn own_inputs(&self, token: TokenId, embedding: &[f32]) -> Vec<f32> {
         let Some(OwnInput { width, .. }) = self.architecture.own_input() else { return Vec::new() };
         let scale = 1.0 / (embedding.len() as f32).sqrt();
@@ -248,7 +250,8 @@ impl ReferenceModel {
         self.project(Tensor::Fusion, Tensor::FusionBias, inputs)
     }
 
-    /// Computes the state from which every layer has a token's keys and values, in a model that drafts blocks.
+    /// Computes the state from which every layer has a token's keys and values, in a model that
+    /// drafts blocks.
     pub(crate) fn context(&self, feature: &[f32]) -> Vec<f32> {
         self.norm_with(&self.fuse(feature), self.values(Tensor::ContextNorm), None)
     }
@@ -273,7 +276,8 @@ impl ReferenceModel {
         }
     }
 
-    /// Replaces the hidden state by the one that the layer adds to. `input` is what its attention reads.
+    /// Replaces the hidden state by the one that the layer adds to. `input` is what its attention
+    /// reads.
     pub(crate) fn start_residual(&self, layer: usize, hidden: &mut [f32], input: &[f32]) {
         let norm = self.architecture.layers[layer].attention_norm;
         if norm == (AttentionNorm::EmbeddingAndHidden { normed_residual: true }) {
@@ -346,8 +350,8 @@ impl ReferenceModel {
         heads
     }
 
-    /// Computes attention over the keys and values of consecutive positions, starting at `first`, its gate from
-    /// the layer's `input`, and its output projection.
+    /// Computes attention over the keys and values of consecutive positions, starting at `first`,
+    /// its gate from the layer's `input`, and its output projection.
     pub(crate) fn attend(
         &self,
         layer: usize,
@@ -397,8 +401,9 @@ impl ReferenceModel {
         self.project(output, bias, &attended)
     }
 
-    /// Adds what attention computed to the hidden state, and then what the MLP and the experts compute, and what
-    /// follows from the layer's own input, in a layer without convolutions. `own_inputs` has those of all layers.
+    /// Adds what attention computed to the hidden state, and then what the MLP and the experts
+    /// compute, and what follows from the layer's own input, in a layer without convolutions.
+    /// `own_inputs` has those of all layers.
     pub(crate) fn finish_layer(
         &self,
         layer: usize,
@@ -464,8 +469,8 @@ impl ReferenceModel {
         delta
     }
 
-    /// Adds what the MLP and the experts computed to the hidden state, and what follows from the layer's own input.
-    /// `own_inputs` has those of all layers.
+    /// Adds what the MLP and the experts computed to the hidden state, and what follows from the
+    /// layer's own input. `own_inputs` has those of all layers.
     pub(crate) fn add_mlp(
         &self,
         layer: usize,
@@ -519,8 +524,8 @@ impl ReferenceModel {
         project(E::Down, E::DownBias, &inner)
     }
 
-    /// Computes the weighted sum of the chosen experts, in order of the experts, and its norm, if it has one. `input` is
-    /// what the MLP reads.
+    /// Computes the weighted sum of the chosen experts, in order of the experts, and its norm, if
+    /// it has one. `input` is what the MLP reads.
     fn experts(
         &self,
         layer: usize,
@@ -637,7 +642,8 @@ impl ReferenceModel {
         row.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
     }
 
-    /// Returns the values of a norm, of another vector, of a convolution, or of what mask tokens read.
+    /// Returns the values of a norm, of another vector, of a convolution, or of what mask tokens
+    /// read.
     pub(crate) fn values(&self, tensor: Tensor) -> &[f32] {
         match &self.tensors[&tensor] {
             Values::Floats(values) => values,
@@ -660,8 +666,8 @@ fn limit(attention: &Attention, heads: &mut [f32]) {
     }
 }
 
-/// Rotates the pairs `(i, i + dims/2)` of every head by `position` times their frequency, if the layer has
-/// RoPE.
+/// Rotates the pairs `(i, i + dims/2)` of every head by `position` times their frequency, if the
+/// layer has RoPE.
 pub(crate) fn rotate(attention: &Attention, heads: &mut [f32], position: usize) {
     let Some(rope) = &attention.rope else { return };
     let (half, amplitude) = (rope.dims / 2, rope.amplitude());

@@ -11,8 +11,8 @@ impl ReferenceModel {
         self.logits_in_order(tokens, LayerOrder::Sequential, 0)
     }
 
-    /// Computes the logits as [`Self::logits`] does, with another order of layers for all tokens except
-    /// the first `exact`.
+    /// Computes the logits as [`Self::logits`] does, with another order of layers for all tokens
+    /// except the first `exact`.
     #[must_use]
     pub fn logits_in_order(
         &self,
@@ -30,7 +30,8 @@ impl ReferenceModel {
             tokens.map(|(&token, embedding)| self.own_inputs(token, embedding)).collect();
         // The keys and values of all layers, of which later ones may use those of earlier ones.
         let mut cached: Vec<Vec<[Vec<f32>; 2]>> = Vec::new();
-        // The inputs of attention: an approximate row uses the hidden state at the start of its group.
+        // The inputs of attention: an approximate row uses the hidden state at the start of its
+        // group.
         let mut inputs = hidden.clone();
         for (index, layer) in layers.iter().enumerate() {
             let starts_group = groups.iter().any(|group| group.start == index);

@@ -30,8 +30,8 @@ pub(crate) fn folders(root: &Path, controller: &str) -> Vec<(Version, PathBuf)> 
     folders
 }
 
-/// Parses a line of `/proc/self/cgroup`, such as `4:cpu,cpuacct:/docker/1a`. Returns `None` for groups
-/// that `controller` does not limit.
+/// Parses a line of `/proc/self/cgroup`, such as `4:cpu,cpuacct:/docker/1a`. Returns `None` for
+/// groups that `controller` does not limit.
 fn parse_group<'a>(line: &'a str, controller: &str) -> Option<(Version, &'a Path)> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -71,7 +71,8 @@ impl<'a> Mount<'a> {
     /// Returns the folders of a group and of its ancestors, as far as they are mounted.
     fn folders(&self, root: &Path, group: &Path) -> impl Iterator<Item = PathBuf> {
         let point = root.join(self.point.strip_prefix("/").unwrap_or(self.point));
-        // A group outside the mounted ones is seen in some containers. Then the mounted one is the best guess.
+        // A group outside the mounted ones is seen in some containers. Then the mounted one is the
+        // best guess.
         let below = group.strip_prefix(self.group).ok();
         let below =
             below.filter(|path| path.components().all(|c| matches!(c, Component::Normal(_))));

@@ -26,8 +26,8 @@ pub(crate) fn job_error(error: &ModelError, job: &Job, worker: &str) -> JobError
 
 /// The random draws of one of several drafters.
 ///
-/// The candidates of all drafters for one position are tested one after another, so each drafter needs
-/// its own draws.
+/// The candidates of all drafters for one position are tested one after another, so each drafter
+/// needs its own draws.
 struct DrafterRandomness<'a> {
     randomness: &'a dyn Randomness,
     index: usize,
@@ -113,8 +113,8 @@ impl Engine {
     /// [`ModelError`] if the model fails, or if `cancel` is set.
     ///
     /// # Panics
-    /// If the engine does not have the role, or the job does not fit the role, such as a score job for a
-    /// drafter. Both are programming errors.
+    /// If the engine does not have the role, or the job does not fit the role, such as a score job
+    /// for a drafter. Both are programming errors.
     pub fn execute(
         &mut self,
         role: Role,
@@ -141,8 +141,8 @@ impl Engine {
         }
     }
 
-    /// Runs draft jobs of different sequences together, and calls `done` with the index and the draft
-    /// of each as soon as it is ready.
+    /// Runs draft jobs of different sequences together, and calls `done` with the index and the
+    /// draft of each as soon as it is ready.
     ///
     /// # Panics
     /// As [`Engine::execute`].

@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A cluster that runs jobs on the calling thread: in order of submission, in an order chosen by a seed, or as devices
-/// that work at the same time would complete them.
+/// A cluster that runs jobs on the calling thread: in order of submission, in an order chosen by a
+/// seed, or as devices that work at the same time would complete them.
 ///
-/// Its clock counts jobs: each takes one microsecond, unless the cluster has parallel devices. It is fully deterministic,
-/// so that tests can enumerate every outcome of a decoder.
+/// Its clock counts jobs: each takes one microsecond, unless the cluster has parallel devices. It
+/// is fully deterministic, so that tests can enumerate every outcome of a decoder.
 pub struct InlineCluster {
     engine: Engine,
     randomness: Arc<dyn Randomness + Send + Sync>,
@@ -76,16 +76,17 @@ impl InlineCluster {
         }
     }
 
-    /// Returns the same cluster, configured to run waiting jobs in an order chosen by `seed`, as if the
-    /// devices' speeds varied. Jobs of the same role stay in order.
+    /// Returns the same cluster, configured to run waiting jobs in an order chosen by `seed`, as if
+    /// the devices' speeds varied. Jobs of the same role stay in order.
     #[must_use]
     pub fn with_random_order(self, seed: u64) -> Self {
         Self { order: Order::Random(seed), ..self }
     }
 
-    /// Returns the same cluster, configured so that jobs take and complete at the times of parallel devices, one for each
-    /// role. A pass of a target takes as long as eight tokens of a draft, on average. `seed` chooses times between a quarter
-    /// and seven quarters of the average, so that jobs of different roles overtake each other.
+    /// Returns the same cluster, configured so that jobs take and complete at the times of parallel
+    /// devices, one for each role. A pass of a target takes as long as eight tokens of a draft, on
+    /// average. `seed` chooses times between a quarter and seven quarters of the average, so that
+    /// jobs of different roles overtake each other.
     #[must_use]
     pub fn with_parallel_devices(self, seed: u64) -> Self {
         Self { order: Order::ParallelDevices { seed, free_ns: BTreeMap::new() }, ..self }
@@ -127,7 +128,8 @@ impl InlineCluster {
 }
 
 impl Waiting {
-    /// Returns when the job starts and ends on a device that is free at its time of `free_ns`. Cancelled, it ends at once.
+    /// Returns when the job starts and ends on a device that is free at its time of `free_ns`.
+    /// Cancelled, it ends at once.
     fn times(&self, seed: u64, free_ns: &BTreeMap<Role, u64>) -> [u64; 2] {
         let free_ns = free_ns.get(&self.role).copied().unwrap_or(0);
         let started_ns = self.submitted_ns.max(free_ns);
@@ -226,7 +228,8 @@ mod tests {
         })
     }
 
-    /// Jobs of a role complete in order of submission, those of two roles in any order, and all in order of time.
+    /// Jobs of a role complete in order of submission, those of two roles in any order, and all in
+    /// order of time.
     #[test]
     fn jobs_of_parallel_devices_overtake_each_other() {
         let mut overtaken = 0;

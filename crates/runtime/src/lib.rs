@@ -1,7 +1,8 @@
 //! Workers, device groups, placement, and the cluster of threads.
 //!
-//! This crate may use threads, clocks, cores, and the files in which the system describes them. It runs jobs on the workers of their roles. What is
-//! drafted, verified and committed is decided elsewhere.
+//! This crate may use threads, clocks, cores, and the files in which the system describes them. It
+//! runs jobs on the workers of their roles. What is drafted, verified and committed is decided
+//! elsewhere.
 
 mod cgroup;
 mod engine;

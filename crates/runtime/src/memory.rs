@@ -4,9 +4,9 @@ use crate::cgroup::{self, Version};
 use std::fs;
 use std::path::Path;
 
-/// Returns the bytes that this process can still use without swapping: the least of what the machine, its
-/// control groups, and its limit of address space leave. Files in the page cache count as free. `None` if
-/// the system does not say.
+/// Returns the bytes that this process can still use without swapping: the least of what the
+/// machine, its control groups, and its limit of address space leave. Files in the page cache count
+/// as free. `None` if the system does not say.
 #[must_use]
 pub fn available_memory() -> Option<u64> {
     available_at(Path::new("/"))

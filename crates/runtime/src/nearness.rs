@@ -1,8 +1,9 @@
 //! Keeps a decoder's thread near the worker with which it takes turns.
 //!
-//! If a decoder waits for each job before it submits the next one, its thread and the worker's never work at the same time. On one
-//! core, they wake each other within a few microseconds. On two cores, each sleeps while the other works, and to wake a core
-//! takes tens of microseconds in virtual machines. The system leaves a thread where it has slept, so it is moved once.
+//! If a decoder waits for each job before it submits the next one, its thread and the worker's
+//! never work at the same time. On one core, they wake each other within a few microseconds. On two
+//! cores, each sleeps while the other works, and to wake a core takes tens of microseconds in
+//! virtual machines. The system leaves a thread where it has slept, so it is moved once.
 
 use forerun_cpu::move_this_thread;
 
@@ -16,7 +17,8 @@ pub(crate) struct Nearness {
     patience: u32,
 }
 
-/// The patience before the first move. It doubles with each, because other load may move the thread back.
+/// The patience before the first move. It doubles with each, because other load may move the thread
+/// back.
 const PATIENCE: u32 = 8;
 /// The largest patience.
 const MOST_PATIENCE: u32 = 1 << 20;
@@ -28,8 +30,9 @@ impl Default for Nearness {
 }
 
 impl Nearness {
-    /// Learns that a worker has completed a job, and moves the calling thread to `core`, that of the worker's first thread, if
-    /// they take turns. `in_turn`: whether this is the decoder's only job, and the decoder the only one.
+    /// Learns that a worker has completed a job, and moves the calling thread to `core`, that of
+    /// the worker's first thread, if they take turns. `in_turn`: whether this is the decoder's only
+    /// job, and the decoder the only one.
     pub(crate) fn observe(&mut self, worker: usize, core: Option<usize>, in_turn: bool) {
         let same = self.worker.replace(worker) == Some(worker);
         self.jobs = if same && in_turn { self.jobs + 1 } else { 0 };

@@ -4,8 +4,8 @@ use forerun_core::trace::{DeviceUse, Span, Trace};
 use forerun_core::{Completion, Job, Outcome};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Largest number of spans to keep. When it is reached, the older half is dropped, so that memory use
-/// stays bounded.
+/// Largest number of spans to keep. When it is reached, the older half is dropped, so that memory
+/// use stays bounded.
 const MAX_SPANS: usize = 1 << 18;
 
 /// The timings of one job, in nanoseconds on the cluster's clock.

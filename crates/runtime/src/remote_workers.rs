@@ -40,8 +40,8 @@ struct Shared {
 }
 
 impl RemoteWorkers {
-    /// Creates the workers of these processes. `transport` is dropped after the connections have been
-    /// closed, with the last handle.
+    /// Creates the workers of these processes. `transport` is dropped after the connections have
+    /// been closed, with the last handle.
     #[must_use]
     pub fn new(processes: Vec<RemoteProcess>, transport: impl Any + Send + Sync) -> Self {
         let (mut roles, mut lanes) = (HashMap::new(), Vec::new());

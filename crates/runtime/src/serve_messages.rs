@@ -47,8 +47,8 @@ impl MessageServer {
         (Self { queue: queue.clone(), events }, MessageQueue(queue))
     }
 
-    /// Runs jobs until the queue is closed. `send` sends a message to the host. The times in completions are
-    /// those since `epoch`, which must be before the start of the runtime.
+    /// Runs jobs until the queue is closed. `send` sends a message to the host. The times in
+    /// completions are those since `epoch`, which must be before the start of the runtime.
     ///
     /// # Errors
     /// [`WireError`] if a message cannot be read.

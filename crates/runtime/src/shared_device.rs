@@ -1,9 +1,9 @@
 //! Devices that several workers share. Only one pass runs on a device at a time.
 //!
-//! A worker whose model is placed on several devices uses one after another. This applies to a target with
-//! its layers split between devices, and to a drafter that alternates between two of them. To use a
-//! device, the worker's thread pins itself to the device's first core and leads the device's team. Workers
-//! get a device in the order in which they request it.
+//! A worker whose model is placed on several devices uses one after another. This applies to a
+//! target with its layers split between devices, and to a drafter that alternates between two of
+//! them. To use a device, the worker's thread pins itself to the device's first core and leads the
+//! device's team. Workers get a device in the order in which they request it.
 
 use crate::{DeviceGroup, StartError};
 use forerun_cpu::{AffinityGuard, ExclusiveDevice, Team, TeamError};
@@ -14,7 +14,8 @@ use std::time::Instant;
 pub struct SharedDevice {
     name: Arc<str>,
     team: Arc<Team>,
-    /// The core to which the calling thread is pinned while it uses the device; `None` for no pinning.
+    /// The core to which the calling thread is pinned while it uses the device; `None` for no
+    /// pinning.
     core: Option<usize>,
     fifo: FifoLock,
 }
@@ -35,8 +36,8 @@ impl SharedDevice {
         Ok(Arc::new(Self::with_team(&name, team, core)))
     }
 
-    /// Creates a device without cores of its own, which runs work on the calling thread without pinning
-    /// it.
+    /// Creates a device without cores of its own, which runs work on the calling thread without
+    /// pinning it.
     #[must_use]
     pub fn unpinned(name: &str) -> Arc<Self> {
         Arc::new(Self::with_team(name, Team::single_thread(), None))
@@ -55,8 +56,8 @@ impl SharedDevice {
     }
 }
 
-/// A worker's access to a shared device (see [`Engine::lease`](crate::Engine::lease)). Every use of the
-/// device appears in the trace.
+/// A worker's access to a shared device (see [`Engine::lease`](crate::Engine::lease)). Every use of
+/// the device appears in the trace.
 pub struct DeviceLease {
     device: Arc<SharedDevice>,
     log: DeviceUseLog,
@@ -80,8 +81,9 @@ impl ExclusiveDevice for DeviceLease {
     fn run_exclusive(&self, work: &mut dyn FnMut()) {
         // Dropped last, and even if the work panics.
         let _exclusive = self.device.fifo.acquire();
-        // The core was available when the worker started. If it has since been taken away, the system has
-        // moved the team's threads, too, and the work runs elsewhere with the same results.
+        // The core was available when the worker started. If it has since been taken away, the
+        // system has moved the team's threads, too, and the work runs elsewhere with the same
+        // results.
         let _pinned = self.device.core.and_then(|core| AffinityGuard::pin_to(core).ok());
         let _record = RecordOnDrop { lease: self, started: Instant::now() };
         work();

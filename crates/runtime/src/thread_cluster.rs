@@ -34,8 +34,8 @@ pub enum StartError {
     },
 }
 
-/// The running workers. All handles ([`ThreadCluster`]) share them. The workers stop once this value and
-/// all handles have been dropped.
+/// The running workers. All handles ([`ThreadCluster`]) share them. The workers stop once this
+/// value and all handles have been dropped.
 pub struct Runtime {
     shared: Arc<Shared>,
 }
@@ -118,8 +118,8 @@ impl Runtime {
         }
     }
 
-    /// Submits a job without a handle. The worker's thread passes the completion to `completed`, which
-    /// must not block. `canceller` can cancel the job.
+    /// Submits a job without a handle. The worker's thread passes the completion to `completed`,
+    /// which must not block. `canceller` can cancel the job.
     ///
     /// This is for a caller that waits for other events, too, such as a process that runs jobs for
     /// another one and reads its messages. Decoders use a handle ([`Runtime::cluster`]).
@@ -204,8 +204,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Dropping the queues ends the workers' loops. Joining the threads ensures that the models are
-        // freed when this function returns.
+        // Dropping the queues ends the workers' loops. Joining the threads ensures that the models
+        // are freed when this function returns.
         self.lock_queues().take();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
@@ -262,8 +262,9 @@ impl Canceller {
         }
     }
 
-    /// Calls `action` on cancellation, on the cancelling thread; at once if this canceller has cancelled
-    /// already. A handle to workers in other processes passes the cancellation on with it.
+    /// Calls `action` on cancellation, on the cancelling thread; at once if this canceller has
+    /// cancelled already. A handle to workers in other processes passes the cancellation on with
+    /// it.
     ///
     /// The canceller holds `action` weakly: drop the last [`Arc`] when it is no longer needed.
     pub fn on_cancel(&self, action: &Arc<dyn Fn() + Send + Sync>) {
@@ -282,7 +283,8 @@ impl Canceller {
         self.lock().cancelled
     }
 
-    /// Creates the cancellation flag of a new job, which is already set if the canceller has cancelled.
+    /// Creates the cancellation flag of a new job, which is already set if the canceller has
+    /// cancelled.
     fn new_flag(&self) -> Arc<AtomicBool> {
         let mut state = self.lock();
         let flag = Arc::new(AtomicBool::new(state.cancelled));

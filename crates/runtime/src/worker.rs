@@ -33,8 +33,8 @@ pub struct WorkerSpec {
 pub enum TeamSpec {
     /// A number of threads, which the system places. There is always one.
     Unpinned(usize),
-    /// A thread on each of these cores, as long as no other load needs them. While the worker is idle, its
-    /// cores help the other workers of this kind.
+    /// A thread on each of these cores, as long as no other load needs them. While the worker is
+    /// idle, its cores help the other workers of this kind.
     Preferring(Vec<usize>),
     /// A thread on each of these cores, which stays there.
     Pinned(Vec<usize>),
@@ -63,8 +63,8 @@ impl TeamSpec {
 /// The exchange of cores that a worker takes part in, and its index there.
 pub(crate) type Lending = (Arc<LentCores>, usize);
 
-/// Returns for each worker its part in the exchange of cores between workers that prefer theirs; `None` for the
-/// others, and if there is nobody to exchange with or cores are in several teams.
+/// Returns for each worker its part in the exchange of cores between workers that prefer theirs;
+/// `None` for the others, and if there is nobody to exchange with or cores are in several teams.
 pub(crate) fn lending(specs: &[WorkerSpec]) -> Vec<Option<Lending>> {
     let cores = |spec: &WorkerSpec| match &spec.team {
         TeamSpec::Preferring(cores) => Some(cores.clone()),
@@ -103,8 +103,8 @@ pub(crate) struct Assignment {
 /// A function that receives the completion of one job.
 pub(crate) type OnCompletion = Box<dyn FnOnce(Completion) + Send>;
 
-/// Passes on exactly one completion. If it is dropped without an answer it passes on an error, so that no
-/// decoder waits forever.
+/// Passes on exactly one completion. If it is dropped without an answer it passes on an error, so
+/// that no decoder waits forever.
 pub(crate) struct Reply {
     ticket: Ticket,
     /// `None` once the job has its answer.
@@ -157,7 +157,8 @@ pub(crate) struct Worker {
     pub(crate) ready: Receiver<Result<(), String>>,
 }
 
-/// Starts a worker's thread. The thread loads its engine in the background; `ready` receives the outcome.
+/// Starts a worker's thread. The thread loads its engine in the background; `ready` receives the
+/// outcome.
 pub(crate) fn start(
     lane: usize,
     spec: WorkerSpec,

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Runs a worker's jobs. The oldest job runs next, in one batch with the jobs of other sequences for
-/// the same role.
+/// Runs a worker's jobs. The oldest job runs next, in one batch with the jobs of other sequences
+/// for the same role.
 pub(crate) struct WorkerLoop {
     engine: Engine,
     answers: Answers,
@@ -87,9 +87,9 @@ impl WorkerLoop {
         Self { engine, answers, last_batch: 0, last_duration: Duration::ZERO }
     }
 
-    /// Runs jobs until the cluster is dropped. A score job that needs several passes moves to the end
-    /// of the queue after each, so a long prompt does not hold up other jobs.
-    /// While there are none, the team's cores are lent to others.
+    /// Runs jobs until the cluster is dropped. A score job that needs several passes moves to the
+    /// end of the queue after each, so a long prompt does not hold up other jobs. While there are
+    /// none, the team's cores are lent to others.
     pub(crate) fn serve(mut self, messages: &Receiver<Message>, team: &Team) {
         let mut queue = VecDeque::new();
         let mut at_work = team.start_work();
@@ -113,7 +113,8 @@ impl WorkerLoop {
     }
 
     /// Waits for the next jobs of the sequences that have just been answered together, so that they
-    /// stay together. Otherwise the first of them would run alone, and so would the others after it.
+    /// stay together. Otherwise the first of them would run alone, and so would the others after
+    /// it.
     fn wait_for_company(&mut self, messages: &Receiver<Message>, queue: &mut VecDeque<PendingJob>) {
         if self.last_batch < 2 {
             return;
@@ -149,8 +150,8 @@ impl WorkerLoop {
         }
     }
 
-    /// Runs jobs of one role and different sequences: draft jobs to their end, and one pass of score
-    /// jobs. Returns the jobs that need another pass.
+    /// Runs jobs of one role and different sequences: draft jobs to their end, and one pass of
+    /// score jobs. Returns the jobs that need another pass.
     fn run(&mut self, batch: Vec<PendingJob>) -> Vec<PendingJob> {
         let (cancelled, mut batch): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(PendingJob::is_cancelled);

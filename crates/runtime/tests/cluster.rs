@@ -27,8 +27,8 @@ const PANIC: TokenId = 6;
 /// The token that makes the fake model wait for cancellation if it is the last of a sequence.
 const HANG: TokenId = 7;
 
-/// A model that predicts the last token plus one, modulo 5. It counts released sequences, and panics once
-/// `calls_left` calls have been made.
+/// A model that predicts the last token plus one, modulo 5. It counts released sequences, and
+/// panics once `calls_left` calls have been made.
 #[derive(Clone)]
 struct Fake {
     released: Arc<AtomicUsize>,
@@ -547,13 +547,13 @@ fn dsi_continues_without_a_failed_worker_and_reports_it() {
     for calls_left in [0, 1, 4] {
         for role in [Role::Target(0), Role::Target(1), Role::Drafter(0), Role::Drafter(1)] {
             let lookahead = DsiLookahead::new(2, DraftLength::Fixed, 3);
-            // A reproducible decoder waits for late drafters, so that it sees a failure before the answer
-            // ends.
+            // A reproducible decoder waits for late drafters, so that it sees a failure before the
+            // answer ends.
             let mut decoder = Dsi::new(3, lookahead).with_drafters(2).reproducible();
             let sequence = run_with_a_panic(&mut decoder, role, calls_left);
             let failures = &sequence.statistics().failures;
-            // The number of jobs of each replica depends on timing, but the first replica always gets the
-            // first job.
+            // The number of jobs of each replica depends on timing, but the first replica always
+            // gets the first job.
             let certainly_fails =
                 matches!(role, Role::Drafter(_)) || (role, calls_left) == (Role::Target(0), 0);
             certain += usize::from(certainly_fails);

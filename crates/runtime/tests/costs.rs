@@ -23,7 +23,8 @@ const CHUNK: usize = 4;
 /// The least time of a pass.
 const PASS: Duration = Duration::from_millis(2);
 
-/// A model whose passes take a while, and compute up to [`CHUNK`] tokens for each request of a batch.
+/// A model whose passes take a while, and compute up to [`CHUNK`] tokens for each request of a
+/// batch.
 struct ChunkedModel {
     /// The number of cached tokens.
     cached: BTreeMap<SequenceId, usize>,

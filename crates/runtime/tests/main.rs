@@ -1,4 +1,5 @@
-//! Workers, and decoders on them. All tests are one program, because each program takes seconds to link.
+//! Workers, and decoders on them. All tests are one program, because each program takes seconds to
+//! link.
 
 mod cluster;
 mod costs;

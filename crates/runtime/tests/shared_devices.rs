@@ -1,5 +1,5 @@
-//! Workers that share devices: only one pass runs on a device at a time, also when jobs are cancelled or
-//! panic.
+//! Workers that share devices: only one pass runs on a device at a time, also when jobs are
+//! cancelled or panic.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -109,7 +109,8 @@ fn runtime(targets: usize) -> Runtime {
     Runtime::start(roles.map(worker).collect()).unwrap()
 }
 
-/// Asserts that no two uses of a device overlap, and that a target's pass uses the devices in order.
+/// Asserts that no two uses of a device overlap, and that a target's pass uses the devices in
+/// order.
 fn check(trace: &Trace) {
     let by_device = trace.by_device();
     assert_eq!(by_device.lanes.len(), 3);

@@ -1,9 +1,9 @@
 //! Room in the target's caches: which answers compute, and which wait until others have ended.
 //!
-//! An answer begins when its prompt fits. If the answers in progress outgrow the caches, the newest one pauses: its
-//! cache is freed, and computed again when there is room. So the oldest answer always goes on, and caches are not
-//! taken from one another in every pass. The states of recurrent layers have a room of their own, which a number of
-//! answers share.
+//! An answer begins when its prompt fits. If the answers in progress outgrow the caches, the newest
+//! one pauses: its cache is freed, and computed again when there is room. So the oldest answer
+//! always goes on, and caches are not taken from one another in every pass. The states of recurrent
+//! layers have a room of their own, which a number of answers share.
 
 use forerun::Canceller;
 use std::collections::BTreeMap;
@@ -74,7 +74,8 @@ impl CacheRoom {
 }
 
 impl Room<'_> {
-    /// Counts one more token. Returns whether the answer must pause: free its cache, and [`wait`](Self::wait).
+    /// Counts one more token. Returns whether the answer must pause: free its cache, and
+    /// [`wait`](Self::wait).
     pub(crate) fn grow(&self) -> bool {
         let mut answers = self.of.lock();
         if let Some(answer) = answers.get_mut(&self.number) {

@@ -1,4 +1,5 @@
-//! Answers that are generated on threads of their own. The engine's workers compute all of them together.
+//! Answers that are generated on threads of their own. The engine's workers compute all of them
+//! together.
 
 mod speculation;
 
@@ -69,7 +70,8 @@ impl Generator {
         Self { forerun, metrics, room, next, running }
     }
 
-    /// Returns the sampling options of requests that set none: those that the model suggests, or else temperature 1.
+    /// Returns the sampling options of requests that set none: those that the model suggests, or
+    /// else temperature 1.
     #[must_use]
     pub fn default_sampling(&self) -> SamplingOptions {
         let mut request = Request::default();

@@ -1,10 +1,12 @@
 //! An HTTP server on [`forerun`], with OpenAI's API and Anthropic's Messages API.
 //!
-//! Each answer is a stream of the engine on a thread of its own. The engine's workers compute everything that
-//! is queued for them in one pass, and a row's numbers do not depend on the other rows of a pass. So answers
-//! share passes, and their texts do not depend on one another. `/` is a page to try the server and to watch it.
+//! Each answer is a stream of the engine on a thread of its own. The engine's workers compute
+//! everything that is queued for them in one pass, and a row's numbers do not depend on the other
+//! rows of a pass. So answers share passes, and their texts do not depend on one another. `/` is a
+//! page to try the server and to watch it.
 //!
-//! [`Generator`], [`Admission`] and [`Metrics`] are the parts without HTTP, for servers with another transport.
+//! [`Generator`], [`Admission`] and [`Metrics`] are the parts without HTTP, for servers with
+//! another transport.
 
 mod admission;
 mod api;
@@ -47,7 +49,8 @@ pub enum ServerError {
     Run(std::io::Error),
 }
 
-/// A server that listens. Until its model is loaded, it serves the page and answers other requests with 503.
+/// A server that listens. Until its model is loaded, it serves the page and answers other requests
+/// with 503.
 pub struct Server {
     address: SocketAddr,
     options: ServerOptions,
@@ -91,8 +94,9 @@ impl Server {
         self.address
     }
 
-    /// Answers requests until `stop` returns. It is called on a thread of its own when the server has its model. When it
-    /// has returned, no connection is accepted, and answers may finish for [`ServerOptions::drain`] before they are cancelled.
+    /// Answers requests until `stop` returns. It is called on a thread of its own when the server
+    /// has its model. When it has returned, no connection is accepted, and answers may finish for
+    /// [`ServerOptions::drain`] before they are cancelled.
     ///
     /// # Errors
     /// If the system fails.

@@ -96,8 +96,8 @@ impl Metrics {
         }
     }
 
-    /// Writes all metrics. `model` is the name in their labels, and `cache_usage` the share of the cache that is
-    /// in use.
+    /// Writes all metrics. `model` is the name in their labels, and `cache_usage` the share of the
+    /// cache that is in use.
     #[must_use]
     pub fn render(&self, model: &str, cache_usage: Option<f64>) -> String {
         let mut text = String::new();

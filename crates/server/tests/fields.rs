@@ -24,7 +24,8 @@ fn requests() -> [(&'static str, Value, &'static str); 5] {
     ]
 }
 
-/// Returns the fields that the guide's page has for a path, with those of other APIs, and members as objects.
+/// Returns the fields that the guide's page has for a path, with those of other APIs, and members
+/// as objects.
 fn fields_of_page() -> Vec<(String, Value)> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/src/server-fields.md");
     let page = std::fs::read_to_string(page).unwrap();

@@ -1,4 +1,5 @@
-//! What answers must look like: exact numbers, tools next to a format, and schemas that are refused.
+//! What answers must look like: exact numbers, tools next to a format, and schemas that are
+//! refused.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

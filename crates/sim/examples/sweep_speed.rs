@@ -1,7 +1,8 @@
-//! Measures the speed of sweeps: `cargo run --release -p forerun-sim --example sweep_speed [THREADS]`.
+//! Measures the speed of sweeps:
+//! `cargo run --release -p forerun-sim --example sweep_speed [THREADS]`.
 //!
-//! The sweep has 100,000 configurations of speculative decoding with 50 tokens each, and plain decoding as
-//! their baseline.
+//! The sweep has 100,000 configurations of speculative decoding with 50 tokens each, and plain
+//! decoding as their baseline.
 
 use forerun_sim::sweep::{Sweep, SweepError, Table, run};
 use std::ops::ControlFlow;

@@ -11,7 +11,8 @@ use forerun_decode::{Limits, Sequence, Statistics, generate};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
-/// Number of tokens in the simulated prompt. Its cost is in [`Cost::first_ns`], whatever its length.
+/// Number of tokens in the simulated prompt. Its cost is in [`Cost::first_ns`], whatever its
+/// length.
 pub(crate) const PROMPT: usize = 1;
 
 /// A simulation of drafters and target replicas, each on its own device.
@@ -80,8 +81,8 @@ pub struct SimulatedAnswers {
 }
 
 impl Simulation {
-    /// Simulates several answers at the same time, which share the devices, and records a trace. Each
-    /// has a text of its own; the first one is that of [`Simulation::run`].
+    /// Simulates several answers at the same time, which share the devices, and records a trace.
+    /// Each has a text of its own; the first one is that of [`Simulation::run`].
     ///
     /// ```
     /// use forerun_sim::Parameters;
@@ -94,7 +95,8 @@ impl Simulation {
     /// ```
     ///
     /// # Errors
-    /// The same as for [`Simulation::run`], and [`SimError::Start`] if a decoder's thread cannot start.
+    /// The same as for [`Simulation::run`], and [`SimError::Start`] if a decoder's thread cannot
+    /// start.
     pub fn run_together(&self, sequences: usize) -> Result<SimulatedAnswers, SimError> {
         let mut cluster = self.cluster()?;
         let decode = |id| {
@@ -149,8 +151,8 @@ impl Simulation {
     /// Checks that all options are in range.
     ///
     /// # Errors
-    /// Returns [`SimError::Range`] for the first option that is not, and [`SimError::ReadsFeatures`] if the method cannot
-    /// have the drafter.
+    /// Returns [`SimError::Range`] for the first option that is not, and
+    /// [`SimError::ReadsFeatures`] if the method cannot have the drafter.
     pub fn check(&self) -> Result<(), SimError> {
         let range = |option, found: String, expected| SimError::Range { option, found, expected };
         let zero = |option| range(option, "0".into(), "at least 1");
@@ -183,8 +185,8 @@ impl Simulation {
         Oracle { seed: self.seed, drafters: self.acceptance.clone() }
     }
 
-    /// Returns the devices, the drafters before the targets. The name of an only drafter or target has no
-    /// number.
+    /// Returns the devices, the drafters before the targets. The name of an only drafter or target
+    /// has no number.
     pub(crate) fn devices(&self) -> Vec<Device> {
         fn of<'a>(
             name: &'a str,

@@ -17,9 +17,9 @@ pub struct Calibration {
     pub target: MeasuredPasses,
     /// The passes of the drafter.
     pub drafter: MeasuredPasses,
-    /// Where the drafter agrees with the target: one line per prompt, one character per generated token.
-    /// It is `1` if the drafter, given the target's own text so far, proposes the target's next token,
-    /// else `0`.
+    /// Where the drafter agrees with the target: one line per prompt, one character per generated
+    /// token. It is `1` if the drafter, given the target's own text so far, proposes the target's
+    /// next token, else `0`.
     pub agreement: Vec<String>,
 }
 
@@ -38,10 +38,12 @@ pub struct MeasuredPasses {
     /// The time of each pass of a job after the first, in milliseconds, if it differs.
     #[serde(default)]
     pub next_ms: Option<f64>,
-    /// What is added to these times because several ranks compute each layer together. Without it, they include everything.
+    /// What is added to these times because several ranks compute each layer together. Without it,
+    /// they include everything.
     #[serde(default)]
     pub gathers: Option<Gathers>,
-    /// What is added to these times because several ranks have some layers each. Without it, they include everything.
+    /// What is added to these times because several ranks have some layers each. Without it, they
+    /// include everything.
     #[serde(default)]
     pub hand_overs: Option<HandOvers>,
 }
@@ -118,8 +120,8 @@ impl Calibration {
         Ok(read)
     }
 
-    /// Returns the text of the calibration file. It starts with `comment`, which should say where the
-    /// numbers come from.
+    /// Returns the text of the calibration file. It starts with `comment`, which should say where
+    /// the numbers come from.
     #[must_use]
     pub fn to_toml(&self, comment: &str) -> String {
         let mut text: String = comment.lines().map(|line| format!("# {line}\n")).collect();

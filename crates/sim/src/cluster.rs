@@ -42,8 +42,8 @@ pub struct Usage {
     pub jobs: u64,
     /// Time in which the device was busy, in nanoseconds.
     pub busy_ns: u64,
-    /// Time spent on jobs that were cancelled or failed, in nanoseconds. Jobs that run together share
-    /// the time equally.
+    /// Time spent on jobs that were cancelled or failed, in nanoseconds. Jobs that run together
+    /// share the time equally.
     pub wasted_ns: u64,
 }
 
@@ -85,7 +85,8 @@ struct Running {
     started_ns: u64,
     ends_ns: u64,
     passes: Passes,
-    /// The factor by which it takes longer at present, because another device needs its cores itself.
+    /// The factor by which it takes longer at present, because another device needs its cores
+    /// itself.
     slowdown: f64,
     /// The error with which the job ends; `None` if it succeeds.
     failure: Option<JobError>,
@@ -122,8 +123,8 @@ struct State {
 }
 
 impl State {
-    /// Shortens the passes of a batch after one of its jobs was cancelled `done_ns` after its start. The
-    /// pass that is running stays as it is.
+    /// Shortens the passes of a batch after one of its jobs was cancelled `done_ns` after its
+    /// start. The pass that is running stays as it is.
     fn continue_without_cancelled(&mut self, cost: &Cost, done_ns: u64) {
         let left = self.batch.iter_mut().filter(|running| running.failure.is_none());
         let mut left: Vec<&mut Running> = left.collect();
@@ -143,12 +144,13 @@ impl State {
 
 /// A cluster in virtual time.
 ///
-/// Its clock is the time of the latest completion that was delivered. The decoder itself takes no time.
+/// Its clock is the time of the latest completion that was delivered. The decoder itself takes no
+/// time.
 ///
-/// Jobs of several sequences run together by the rules of real workers ([`next_batch`]). A batch starts
-/// with all jobs that arrive until then. Score jobs share one pass. Draft jobs share their passes as long
-/// as each needs. A cancelled job leaves its neighbours after the pass that is running.
-/// [`SimCluster::run_together`] runs the decoders of several sequences.
+/// Jobs of several sequences run together by the rules of real workers ([`next_batch`]). A batch
+/// starts with all jobs that arrive until then. Score jobs share one pass. Draft jobs share their
+/// passes as long as each needs. A cancelled job leaves its neighbours after the pass that is
+/// running. [`SimCluster::run_together`] runs the decoders of several sequences.
 pub struct SimCluster {
     devices: Vec<(Device, State)>,
     oracle: Oracle,
@@ -172,9 +174,9 @@ impl SimCluster {
     /// Creates a cluster at time 0.
     ///
     /// # Errors
-    /// Returns [`SimError::NoLayers`] if a device has passes without layers, [`SimError::RoleTwice`] if
-    /// two devices have the same role, and [`SimError::NoSuchDevice`] if a fault refers to a missing
-    /// device.
+    /// Returns [`SimError::NoLayers`] if a device has passes without layers,
+    /// [`SimError::RoleTwice`] if two devices have the same role, and [`SimError::NoSuchDevice`] if
+    /// a fault refers to a missing device.
     pub fn new(
         devices: Vec<Device>,
         oracle: Oracle,
@@ -223,16 +225,17 @@ impl SimCluster {
         self
     }
 
-    /// Places drafter and target on the same physical devices. If two jobs need a device at the same
-    /// time, the second one waits. Such devices run jobs one by one, not in batches.
+    /// Places drafter and target on the same physical devices. If two jobs need a device at the
+    /// same time, the second one waits. Such devices run jobs one by one, not in batches.
     #[must_use]
     pub fn on_shared_devices(self, devices: SharedDevices) -> Self {
         Self { shared: Some(DeviceSchedule::new(devices)), ..self }
     }
 
-    /// Lets idle devices lend their cores to others, as core groups of one machine do: the times of passes are those with all
-    /// cores, and they are `slowdown` times as long while another device works. A device works from when its jobs are on their way. The
-    /// number of passes that a cancelled job has completed is that of a device with all cores.
+    /// Lets idle devices lend their cores to others, as core groups of one machine do: the times of
+    /// passes are those with all cores, and they are `slowdown` times as long while another device
+    /// works. A device works from when its jobs are on their way. The number of passes that a
+    /// cancelled job has completed is that of a device with all cores.
     #[must_use]
     pub fn with_lent_cores(self, slowdown: f64) -> Self {
         Self { slowdown, ..self }

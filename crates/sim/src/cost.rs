@@ -11,20 +11,23 @@ pub enum ForwardCost {
         /// The time in nanoseconds.
         ns: u64,
     },
-    /// Measured times at some numbers of rows, interpolated linearly. The last segment is extrapolated.
+    /// Measured times at some numbers of rows, interpolated linearly. The last segment is
+    /// extrapolated.
     Rows {
         /// Pairs of rows and nanoseconds, in ascending order of rows.
         points: Vec<(usize, u64)>,
     },
-    /// A drafter that computes groups of layers in parallel (EasySpec, arXiv 2502.02493, algorithm 2),
-    /// each layer of a group on its own device. The first pass of a round calibrates and runs the layers
-    /// in order. A round goes on in jobs that extend its draft, as in PEARL, until it has five tokens.
+    /// A drafter that computes groups of layers in parallel (EasySpec, arXiv 2502.02493, algorithm
+    /// 2), each layer of a group on its own device. The first pass of a round calibrates and runs
+    /// the layers in order. A round goes on in jobs that extend its draft, as in PEARL, until it
+    /// has five tokens.
     Layers {
         /// The time of one layer's attention in nanoseconds.
         attention_ns: u64,
         /// The time of one layer's MLP in nanoseconds. The MLPs run one after another.
         mlp_ns: u64,
-        /// The time of gathering the attention outputs of a group of several layers, in nanoseconds.
+        /// The time of gathering the attention outputs of a group of several layers, in
+        /// nanoseconds.
         communication_ns: u64,
         /// The number of layers in each group.
         groups: Vec<usize>,
@@ -80,19 +83,20 @@ pub struct Cost {
     /// The time of the first pass of a sequence, which includes the prompt but no draft tokens, in
     /// nanoseconds. `None`: the same as other passes.
     pub first_ns: Option<u64>,
-    /// The time of each pass of a job after the first, in nanoseconds. It may be shorter because the
-    /// weights are still in the device's caches. `None`: the same as other passes.
+    /// The time of each pass of a job after the first, in nanoseconds. It may be shorter because
+    /// the weights are still in the device's caches. `None`: the same as other passes.
     pub next_ns: Option<u64>,
-    /// The time that each further sequence adds to a pass, in nanoseconds: the part of its cost that
-    /// does not depend on rows.
+    /// The time that each further sequence adds to a pass, in nanoseconds: the part of its cost
+    /// that does not depend on rows.
     #[serde(default)]
     pub sequence_ns: u64,
     /// The number of layers in a pass. A job can be cancelled between two layers.
     pub layers: usize,
     /// The latency from the decoder to the device, and back again, in nanoseconds each.
     pub link_ns: u64,
-    /// Whether it is a drafter that reads the target's features. It reads nothing before it drafts for the first time, and
-    /// the tokens of a draft again when the target has verified them, because it had only predicted their features.
+    /// Whether it is a drafter that reads the target's features. It reads nothing before it drafts
+    /// for the first time, and the tokens of a draft again when the target has verified them,
+    /// because it had only predicted their features.
     #[serde(default)]
     pub reads_features: bool,
 }
@@ -112,7 +116,8 @@ impl Cost {
         }
     }
 
-    /// Returns the cost of a drafter that drafts all of its tokens in one pass of `ns` nanoseconds (ParallelSpec, DFlash).
+    /// Returns the cost of a drafter that drafts all of its tokens in one pass of `ns` nanoseconds
+    /// (ParallelSpec, DFlash).
     #[must_use]
     pub fn one_pass(ns: u64) -> Self {
         Self { next_ns: Some(0), ..Self::constant(ns) }
@@ -124,8 +129,8 @@ impl Cost {
         self.next_ns == Some(0)
     }
 
-    /// Returns the cost of passes during which ranks also send messages: `messages_ns` is their time by rows, in
-    /// nanoseconds. Those of a prompt count as those of one row.
+    /// Returns the cost of passes during which ranks also send messages: `messages_ns` is their
+    /// time by rows, in nanoseconds. Those of a prompt count as those of one row.
     pub(crate) fn with_messages(&self, messages_ns: impl Fn(usize) -> f64) -> Self {
         let messages_ns = |rows| messages_ns(rows).round() as u64;
         let with = |rows: usize| (rows, self.forward.ns(rows) + messages_ns(rows));
@@ -152,8 +157,8 @@ impl Cost {
         self.forward.ns(rows) + self.further_sequences_ns(sequences)
     }
 
-    /// Returns the time of the first pass of rounds over `rows` rows of `sequences` sequences, without
-    /// prompts, in nanoseconds.
+    /// Returns the time of the first pass of rounds over `rows` rows of `sequences` sequences,
+    /// without prompts, in nanoseconds.
     pub(crate) fn first_pass_ns(&self, rows: usize, sequences: usize) -> u64 {
         self.forward.first_pass_ns(rows) + self.further_sequences_ns(sequences)
     }

@@ -110,7 +110,8 @@ pub(crate) struct Passes {
 }
 
 impl Passes {
-    /// Returns the passes of a job that runs in a batch. Jobs that need fewer passes leave it earlier.
+    /// Returns the passes of a job that runs in a batch. Jobs that need fewer passes leave it
+    /// earlier.
     pub(crate) fn new(cost: &Cost, work: Work, batch: &[Work]) -> Self {
         let rows = |index| batch.iter().map(|other| other.rows(index)).sum();
         let sequences = |index| batch.iter().filter(|other| other.rows.len() > index).count();
@@ -192,7 +193,8 @@ struct LayerParallelRound {
     draft: TokenTree,
 }
 
-/// The number of tokens in a round of a layer-parallel drafter whose jobs have fewer, as the engine's drafter has it.
+/// The number of tokens in a round of a layer-parallel drafter whose jobs have fewer, as the
+/// engine's drafter has it.
 const LAYER_PARALLEL_ROUND: usize = 5;
 
 impl CachedTokens {
@@ -201,8 +203,8 @@ impl CachedTokens {
         Self { tokens, tree, round: None }
     }
 
-    /// Returns the number of tokens before the round, if `tokens` are its tokens and a part of its draft, and the round is
-    /// not over.
+    /// Returns the number of tokens before the round, if `tokens` are its tokens and a part of its
+    /// draft, and the round is not over.
     fn round_start(&self, tokens: &[TokenId]) -> Option<usize> {
         let LayerParallelRound { start, draft } = self.round.as_ref()?;
         let further = tokens.strip_prefix(&self.tokens[..])?;
@@ -232,8 +234,8 @@ impl CachedTokens {
 impl CacheState {
     /// Returns what a job asks of the device.
     ///
-    /// The first pass of a sequence takes [`Cost::first_ns`], which includes the prompt. Every other first
-    /// pass of a job has one row for each token that is not cached.
+    /// The first pass of a sequence takes [`Cost::first_ns`], which includes the prompt. Every
+    /// other first pass of a job has one row for each token that is not cached.
     pub(crate) fn work(&self, cost: &Cost, role: Role, job: &Job) -> Work {
         let (Job::Draft { tokens, prompt_len, .. }
         | Job::Score(ScoreJob { tokens, prompt_len, .. })) = job;
@@ -257,8 +259,8 @@ impl CacheState {
         Work { rows, prompt_ns, starts_round }
     }
 
-    /// Returns the number of tokens before the round of a layer-parallel drafter that goes on after `tokens`; `None` if one
-    /// starts there.
+    /// Returns the number of tokens before the round of a layer-parallel drafter that goes on after
+    /// `tokens`; `None` if one starts there.
     fn round_start(&self, role: Role, sequence: SequenceId, tokens: &[TokenId]) -> Option<usize> {
         self.0.get(&(role, sequence))?.round_start(tokens)
     }

@@ -15,13 +15,14 @@ const MOST: usize = 1 << 20;
 pub struct Gathers {
     /// The number of ranks.
     pub ranks: usize,
-    /// How many numbers of a row they gather in a layer, for each gathering: the heads' outputs, the hidden size, the
-    /// inside of the MLP, and the hidden size again.
+    /// How many numbers of a row they gather in a layer, for each gathering: the heads' outputs,
+    /// the hidden size, the inside of the MLP, and the hidden size again.
     pub numbers: Vec<usize>,
     /// The numbers of a row's embedding, which they gather once a pass; 0 to leave that out.
     #[serde(default)]
     pub hidden: usize,
-    /// The numbers of a row's logits, which the first rank receives once a pass; 0 to leave that out.
+    /// The numbers of a row's logits, which the first rank receives once a pass; 0 to leave that
+    /// out.
     #[serde(default)]
     pub vocabulary: usize,
     /// How long a gathering takes without the link, in milliseconds.
@@ -34,8 +35,9 @@ pub struct Gathers {
 }
 
 impl Gathers {
-    /// Returns how long the gatherings of a pass over `rows` rows take, in nanoseconds: for each of them the fixed time and
-    /// the latency, and the time in which the numbers of the other ranks arrive.
+    /// Returns how long the gatherings of a pass over `rows` rows take, in nanoseconds: for each of
+    /// them the fixed time and the latency, and the time in which the numbers of the other ranks
+    /// arrive.
     #[must_use]
     pub fn ns(&self, layers: usize, rows: usize) -> f64 {
         if self.ranks < 2 {
@@ -52,7 +54,8 @@ impl Gathers {
         layers as f64 * of_layer + of_pass
     }
 
-    /// Adds the gatherings to the cost of a rank's own work. The numbers of a prompt count as those of one row.
+    /// Adds the gatherings to the cost of a rank's own work. The numbers of a prompt count as those
+    /// of one row.
     #[must_use]
     pub fn added_to(&self, cost: &Cost) -> Cost {
         cost.with_messages(|rows| self.ns(cost.layers, rows))
@@ -127,7 +130,8 @@ mod tests {
 
     #[test]
     fn gatherings_take_a_fixed_time_and_that_of_their_bytes() {
-        // Each rank receives three quarters of 1,600 bytes, in two gatherings of each of ten layers.
+        // Each rank receives three quarters of 1,600 bytes, in two gatherings of each of ten
+        // layers.
         assert_eq!(gathers().ns(10, 1), 10.0 * (2.0 * 7_000.0 + 1_200.0 / 2.0));
         assert_eq!(gathers().ns(10, 5), 10.0 * (2.0 * 7_000.0 + 6_000.0 / 2.0));
         assert_eq!(Gathers { ranks: 1, ..gathers() }.ns(10, 5), 0.0);

@@ -26,8 +26,8 @@ pub struct HandOvers {
 }
 
 impl HandOvers {
-    /// Returns how long the messages of a pass over `rows` rows take, in nanoseconds: one from the last rank, which leads, to
-    /// the first, and one with the rows from each rank to the next.
+    /// Returns how long the messages of a pass over `rows` rows take, in nanoseconds: one from the
+    /// last rank, which leads, to the first, and one with the rows from each rank to the next.
     #[must_use]
     pub fn ns(&self, rows: usize) -> f64 {
         if self.stages < 2 {
@@ -39,7 +39,8 @@ impl HandOvers {
         messages * message + hand_overs * bytes / self.gigabytes_per_second
     }
 
-    /// Adds the messages to the cost of the work of all ranks together. The numbers of a prompt count as those of one row.
+    /// Adds the messages to the cost of the work of all ranks together. The numbers of a prompt
+    /// count as those of one row.
     #[must_use]
     pub fn added_to(&self, cost: &Cost) -> Cost {
         cost.with_messages(|rows| self.ns(rows))

@@ -1,12 +1,12 @@
 //! Runs the production decoders in virtual time.
 //!
 //! A [`SimCluster`] implements the same `Cluster` trait as the thread-based runtime. Jobs queue at
-//! devices, a forward pass takes the time given by a [`Cost`], and the clock jumps from one completion
-//! to the next. An [`Oracle`] supplies the models' outputs, so verification is real and the text can
-//! be checked. The same input gives the same trace.
+//! devices, a forward pass takes the time given by a [`Cost`], and the clock jumps from one
+//! completion to the next. An [`Oracle`] supplies the models' outputs, so verification is real and
+//! the text can be checked. The same input gives the same trace.
 //!
-//! Only three parts of this crate use threads, clocks or files: [`sweep`], which simulates on all cores,
-//! [`Simulation::run_in_real_time`], which replaces passes by waits on threads, and
+//! Only three parts of this crate use threads, clocks or files: [`sweep`], which simulates on all
+//! cores, [`Simulation::run_in_real_time`], which replaces passes by waits on threads, and
 //! [`SimCluster::run_together`], in which the decoders of several sequences take turns.
 
 mod answer;

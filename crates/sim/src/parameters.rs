@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// The parameters of a simulation, named as in options and sweep files.
 ///
-/// If a parameter is `None`, its value comes from the calibration. Without a calibration, it has the
-/// default given below.
+/// If a parameter is `None`, its value comes from the calibration. Without a calibration, it has
+/// the default given below.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Parameters {
@@ -19,25 +19,27 @@ pub struct Parameters {
     pub method: SimulatedMethod,
     /// The time of a target pass over one row, in milliseconds. Default: 30.
     pub target_ms: Option<f64>,
-    /// The time of the target's first pass, which includes the prompt. Default: the same as other passes.
+    /// The time of the target's first pass, which includes the prompt. Default: the same as other
+    /// passes.
     pub target_first_ms: Option<f64>,
     /// The time that each further row adds to a target pass. Default: 0.
     pub row_ms: Option<f64>,
-    /// The number of target replicas. 0: as many as the drafters keep busy (DSI, equation 1, for each
-    /// drafter).
+    /// The number of target replicas. 0: as many as the drafters keep busy (DSI, equation 1, for
+    /// each drafter).
     pub targets: usize,
     /// The time of a drafter pass. Default: 3.
     pub draft_ms: Option<f64>,
     /// The time of the drafter's first pass. Default: the same as other passes.
     pub draft_first_ms: Option<f64>,
-    /// The time of each further pass of a draft. 0: the drafter drafts all of its tokens in one pass. Default: the same as the
-    /// first one.
+    /// The time of each further pass of a draft. 0: the drafter drafts all of its tokens in one
+    /// pass. Default: the same as the first one.
     pub draft_next_ms: Option<f64>,
     /// The number of drafters. DSI uses all of them; every other method uses the first one.
     pub drafters: usize,
     /// The probability that a draft token is the target's. Default: 0.8.
     pub acceptance: Option<f64>,
-    /// The probability that the first token of a guess from earlier text is the target's, for methods that guess.
+    /// The probability that the first token of a guess from earlier text is the target's, for
+    /// methods that guess.
     pub lookup_hits: f64,
     /// The same for each further token of a guess.
     pub lookup_run: f64,
@@ -53,8 +55,8 @@ pub struct Parameters {
     pub layers: Option<usize>,
     /// The latency from the decoder to a device, and back again. Default: 0.
     pub link_ms: Option<f64>,
-    /// The number of layers that a layer-parallel drafter computes at a time. 0: an ordinary drafter with
-    /// passes of `draft_ms`.
+    /// The number of layers that a layer-parallel drafter computes at a time. 0: an ordinary
+    /// drafter with passes of `draft_ms`.
     pub layer_parallel: usize,
     /// The time of the attention of one layer of a layer-parallel drafter.
     pub draft_attention_ms: f64,
@@ -273,7 +275,8 @@ impl Parameters {
 }
 
 impl Cost {
-    /// Returns the cost of passes that take `ns` for one row and `row_ns` more for each further row.
+    /// Returns the cost of passes that take `ns` for one row and `row_ns` more for each further
+    /// row.
     #[must_use]
     pub fn linear(ns: u64, row_ns: u64) -> Self {
         let forward = match row_ns {
@@ -341,7 +344,8 @@ mod tests {
             };
             parameters.simulation(None).unwrap().measure().unwrap().total_ns / 1_000_000
         };
-        // Six tokens in each of two rounds, and the last token alone. PEARL's first pass commits a token.
+        // Six tokens in each of two rounds, and the last token alone. PEARL's first pass commits a
+        // token.
         assert_eq!([total_ms("speculative"), total_ms("pearl-paper")], [2 * 34 + 30, 4 * 30]);
     }
 

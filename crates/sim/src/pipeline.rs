@@ -1,12 +1,13 @@
 //! Drafter and target on the same devices (PEARL, arXiv 2408.11850, appendix G).
 //!
-//! The target is split by layers over several devices, which a pass visits one after another. The drafter
-//! uses the last and the first device:
+//! The target is split by layers over several devices, which a pass visits one after another. The
+//! drafter uses the last and the first device:
 //!
 //! 1. While the target computes on its first devices, the drafter computes on the last one.
 //! 2. When the target reaches the last device, the drafter continues on the first one.
 //!
-//! A device does one thing at a time, first come, first served. If both need the same device, one waits.
+//! A device does one thing at a time, first come, first served. If both need the same device, one
+//! waits.
 
 use crate::device::Passes;
 use forerun_core::{Role, Ticket};
@@ -62,7 +63,8 @@ impl DeviceSchedule {
         })
     }
 
-    /// Reserves the last device for the first half of the draft tokens, the first device for the rest.
+    /// Reserves the last device for the first half of the draft tokens, the first device for the
+    /// rest.
     fn reserve_drafter(&mut self, ticket: Ticket, passes: &Passes, at_ns: u64) -> u64 {
         let times: Vec<u64> = passes.each().collect();
         let first_half = times.len().div_ceil(2);

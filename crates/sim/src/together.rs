@@ -14,9 +14,9 @@ pub struct SequenceCluster<'a, 'c> {
 
 /// Whose turn it is to use the cluster.
 ///
-/// Decoders are blocking code, so each has a thread. Only one of them runs at a time: it submits jobs
-/// until it waits for a completion. Then the virtual clock moves to the next completion, and its decoder
-/// continues. So the order of events does not depend on the threads.
+/// Decoders are blocking code, so each has a thread. Only one of them runs at a time: it submits
+/// jobs until it waits for a completion. Then the virtual clock moves to the next completion, and
+/// its decoder continues. So the order of events does not depend on the threads.
 struct Turns<'c> {
     state: Mutex<TurnState<'c>>,
     changed: Condvar,
@@ -74,8 +74,8 @@ impl<'c> Turns<'c> {
 }
 
 impl TurnState<'_> {
-    /// Chooses the decoder that runs next: first every decoder once, in order; then the one whose job
-    /// ends next. Completions for decoders that have ended are dropped.
+    /// Chooses the decoder that runs next: first every decoder once, in order; then the one whose
+    /// job ends next. Completions for decoders that have ended are dropped.
     fn choose_next(&mut self) {
         let with = |wanted| self.decoders.iter().position(|&state| state == wanted);
         self.running = with(DecoderState::NotStarted);
@@ -112,10 +112,11 @@ impl Drop for EndOnDrop<'_, '_> {
 }
 
 impl SimCluster {
-    /// Runs the decoders of several sequences at the same time, and returns their results. Each sequence
-    /// needs an id of its own.
+    /// Runs the decoders of several sequences at the same time, and returns their results. Each
+    /// sequence needs an id of its own.
     ///
-    /// Decoders take no virtual time. The results, the trace and all times are the same in every run.
+    /// Decoders take no virtual time. The results, the trace and all times are the same in every
+    /// run.
     ///
     /// ```rust
     /// use forerun_core::{Role, Sampling, SequenceId};

@@ -1,5 +1,5 @@
-//! Automatic draft lengths over many short answers, as a server has them. A policy starts each answer with what it has
-//! learned, and a drafter has to read each prompt.
+//! Automatic draft lengths over many short answers, as a server has them. A policy starts each
+//! answer with what it has learned, and a drafter has to read each prompt.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -47,7 +47,8 @@ fn run(
     ns
 }
 
-/// Returns the speed of a method's automatic length, compared with plain decoding, and with the best of it and fixed lengths.
+/// Returns the speed of a method's automatic length, compared with plain decoding, and with the
+/// best of it and fixed lengths.
 fn compare(world: &World, method: &str, seed: u64) -> [f64; 2] {
     let turns = turns(seed);
     let plain = run(world, &turns, "autoregressive", DraftLength::Fixed, 0);
@@ -57,8 +58,8 @@ fn compare(world: &World, method: &str, seed: u64) -> [f64; 2] {
     [plain / auto, best / auto]
 }
 
-/// Checks each method's automatic length. `least_of_plain`: the least speed compared with plain decoding. `bounds`: for each method, its
-/// least mean speed compared with the best fixed length.
+/// Checks each method's automatic length. `least_of_plain`: the least speed compared with plain
+/// decoding. `bounds`: for each method, its least mean speed compared with the best fixed length.
 fn check(worlds: fn(u64) -> World, least_of_plain: f64, bounds: &[(&str, f64)]) {
     let seeds = seeds(8);
     let cases = seeds.end - seeds.start;
@@ -95,8 +96,8 @@ fn short_answers_with_lent_cores() {
     check(world, 0.97, &[("pearl", 0.98), ("dsi", 0.95)]);
 }
 
-/// Trials of drafting may have bad luck, although drafts gain a tenth on average. The acceptance of all tests so far shows that it
-/// was bad luck, so the next trial comes soon.
+/// Trials of drafting may have bad luck, although drafts gain a tenth on average. The acceptance of
+/// all tests so far shows that it was bad luck, so the next trial comes soon.
 #[test]
 fn trials_with_bad_luck_are_soon_repeated() {
     for (method, slow_limit, mean_limit) in [("pearl", 1.03, 1.115), ("dsi", 1.025, 1.11)] {
@@ -118,8 +119,8 @@ fn trials_with_bad_luck_are_soon_repeated() {
     }
 }
 
-/// A drafter of several times the target's size. In an answer of an engine that has not answered yet, a single draft would take as long as
-/// several tokens.
+/// A drafter of several times the target's size. In an answer of an engine that has not answered
+/// yet, a single draft would take as long as several tokens.
 #[test]
 fn a_drafter_that_is_slow_by_its_size_is_not_tried() {
     for passes in [2.0, 8.0] {

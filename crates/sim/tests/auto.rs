@@ -19,7 +19,8 @@ const TOKENS: usize = 3_000;
 struct World {
     draft_ns: u64,
     acceptance: AcceptanceModel,
-    /// The factor by which a pass takes longer while the other device works. Idle devices help each other if it is above 1.
+    /// The factor by which a pass takes longer while the other device works. Idle devices help each
+    /// other if it is above 1.
     slowdown: f64,
 }
 
@@ -58,7 +59,8 @@ fn methods() -> Vec<Box<dyn AnswerDecoder>> {
     ]
 }
 
-/// Returns the speed of `auto` compared with the target alone and with the best method, in worlds of many kinds.
+/// Returns the speed of `auto` compared with the target alone and with the best method, in worlds
+/// of many kinds.
 fn compare(slowdown: f64) -> Vec<[f64; 2]> {
     let mut ratios = Vec::new();
     for draft_percent in [5, 20, 50, 150] {
@@ -92,7 +94,8 @@ fn auto_is_about_as_fast_as_the_best_method() {
     check(&compare(1.0), 0.98);
 }
 
-/// With two core groups of one machine, a method that drafts during verification takes the cores that would help the target.
+/// With two core groups of one machine, a method that drafts during verification takes the cores
+/// that would help the target.
 #[test]
 fn auto_learns_what_drafting_during_verification_costs() {
     check(&compare(1.8), 0.97);

@@ -82,8 +82,8 @@ fn plain_decoding_takes_the_sum_of_its_passes() {
     assert_eq!(cluster.now_ns(), (90 + 99 * 7 + 90 + 9 * 7) * MS);
 }
 
-/// Leviathan 2023, equation 1 and theorem 3.8: a round commits `(1 − α^(γ+1)) / (1 − α)` tokens and takes γ
-/// passes of the drafter and one of the target.
+/// Leviathan 2023, equation 1 and theorem 3.8: a round commits `(1 − α^(γ+1)) / (1 − α)` tokens and
+/// takes γ passes of the drafter and one of the target.
 #[test]
 fn speculative_decoding_matches_the_closed_form() {
     const TOKENS: usize = 4000;
@@ -151,8 +151,8 @@ fn score(tokens: usize) -> Job {
     })
 }
 
-/// Three jobs in a queue, with passes of 10 ms and four layers. The first one is cancelled after 4 ms (when
-/// another job completes), the last one while it waits.
+/// Three jobs in a queue, with passes of 10 ms and four layers. The first one is cancelled after 4
+/// ms (when another job completes), the last one while it waits.
 #[test]
 fn cancelled_jobs_end_by_the_cancellation_policy() {
     let ends = |cancellation| {
@@ -228,7 +228,8 @@ fn invalid_clusters_are_rejected() {
 }
 
 proptest! {
-    /// With any faults, the text is the target's, and a repeated run is identical, even if a device dies.
+    /// With any faults, the text is the target's, and a repeated run is identical, even if a device
+    /// dies.
     #[test]
     fn repeated_runs_are_identical(
         seed in any::<u64>(),

@@ -34,7 +34,8 @@ impl World {
         Self { drafters, prompt: PROMPT, reading: 0.0, dies_ns: None, tokens, seed: 1 }
     }
 
-    /// Decodes with the drafters of these indices, checks the text, and returns the time until the last token.
+    /// Decodes with the drafters of these indices, checks the text, and returns the time until the
+    /// last token.
     fn run(&self, method: &str, drafters: &[usize]) -> u64 {
         self.run_answers(method, drafters, 1)
     }
@@ -72,8 +73,8 @@ impl World {
         (0..answers).map(answer).sum()
     }
 
-    /// Returns how fast a method is with both drafters over several answers, compared with plain decoding and with the better
-    /// drafter alone. Prints both after `name`.
+    /// Returns how fast a method is with both drafters over several answers, compared with plain
+    /// decoding and with the better drafter alone. Prints both after `name`.
     fn speed_of_both(&self, name: &str, method: &str, answers: u64) -> (f64, f64) {
         let plain =
             |seed| Self { seed: self.seed + seed, ..self.clone() }.decode(&mut Autoregressive);
@@ -120,7 +121,8 @@ impl World {
     }
 }
 
-/// Text in which a drafter is good for `tokens` tokens, then bad for as many, or the other way round.
+/// Text in which a drafter is good for `tokens` tokens, then bad for as many, or the other way
+/// round.
 fn alternating(tokens: usize, begins_good: bool, good: f64, bad: f64) -> AcceptanceModel {
     let (first, second) = if begins_good { (good, bad) } else { (bad, good) };
     let text = std::iter::repeat_n(first, tokens).chain(std::iter::repeat_n(second, tokens));
@@ -237,8 +239,8 @@ fn reproducible_answers_have_the_first_drafter() {
     }
 }
 
-/// The drafter is also on the target's devices, where it may be faster because it has more cores. Rounds that wait for a draft use it
-/// there, and others on its own device.
+/// The drafter is also on the target's devices, where it may be faster because it has more cores.
+/// Rounds that wait for a draft use it there, and others on its own device.
 #[test]
 fn a_drafter_on_two_devices_is_used_on_the_better_one() {
     let mut ratios = Vec::new();

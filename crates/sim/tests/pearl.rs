@@ -49,8 +49,8 @@ fn pearl(length: usize, options: &str) -> Pearl {
     Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, is_eager))
 }
 
-/// Returns an acceptance model from a text with one letter for each position after the prompt: `y` if the
-/// draft token is right.
+/// Returns an acceptance model from a text with one letter for each position after the prompt: `y`
+/// if the draft token is right.
 fn recorded(text: &str) -> AcceptanceModel {
     AcceptanceModel::Recorded(text.chars().map(|letter| letter == 'y').collect())
 }
@@ -75,8 +75,8 @@ fn rounds(
     (committed, unverified, cluster)
 }
 
-/// Figure 3: γ = 3. The first token is rejected in pre-verify and x₄ is accepted there. Post-verify accepts
-/// x₅ to x₈ and rejects x₉; the tokens drafted after x₉ are dropped.
+/// Figure 3: γ = 3. The first token is rejected in pre-verify and x₄ is accepted there. Post-verify
+/// accepts x₅ to x₈ and rejects x₉; the tokens drafted after x₉ are dropped.
 #[test]
 fn figure_three_of_the_paper_is_reproduced() {
     let (committed, unverified, cluster) = rounds(&mut pearl(3, "paper"), "nyyyyyn", 4);
@@ -95,8 +95,8 @@ fn guessing(length: usize, acceptance: &str, guesses: &str) -> Pearl {
     pearl(length, "paper,pre-verify-lookup").with_guesser(Box::new(lookup))
 }
 
-/// A guess that is right while the drafter is wrong commits its tokens, and the drafter restarts after them. A wrong
-/// guess changes nothing. A guess that the drafter agrees with lets it go on.
+/// A guess that is right while the drafter is wrong commits its tokens, and the drafter restarts
+/// after them. A wrong guess changes nothing. A guess that the drafter agrees with lets it go on.
 #[test]
 fn a_pass_after_a_rejection_commits_right_guesses() {
     let (acceptance, guesses) = ("nyyyyyn", "yynnnnn");
@@ -117,8 +117,9 @@ fn table_nine_of_the_paper_is_reproduced() {
     assert_eq!(unverified, [0, 0, 4, 0, 4, 0, 4, 4]);
 }
 
-/// Table 4's ablations. Without pre-verify, the drafter runs alone while there are no unverified tokens.
-/// Without post-verify, it waits while there are some, and full acceptance yields the bonus token.
+/// Table 4's ablations. Without pre-verify, the drafter runs alone while there are no unverified
+/// tokens. Without post-verify, it waits while there are some, and full acceptance yields the bonus
+/// token.
 #[test]
 fn ablations_leave_one_device_idle() {
     let (.., without_pre) = rounds(&mut pearl(3, "paper,no-pre-verify"), "nyyyyyyyyyyy", 3);
@@ -154,8 +155,8 @@ fn the_papers_schedule_waits_for_gamma_tokens() {
     assert_eq!(unverified, [0, 0, 2, 0]);
 }
 
-/// Beyond the paper: a drafter that has finished continues while the target is busy, and a late drafter is
-/// neither interrupted nor waited for.
+/// Beyond the paper: a drafter that has finished continues while the target is busy, and a late
+/// drafter is neither interrupted nor waited for.
 #[test]
 fn eager_rounds_end_with_the_targets_pass() {
     let run = |options, draft_ns, acceptance| {
@@ -174,8 +175,8 @@ fn eager_rounds_end_with_the_targets_pass() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// If γ tokens are drafted within a target pass, a round takes no longer than that pass and commits at
-    /// least one token.
+    /// If γ tokens are drafted within a target pass, a round takes no longer than that pass and
+    /// commits at least one token.
     #[test]
     fn pearl_is_never_slower_than_the_target_alone(
         gamma in 1..=10_usize,
@@ -193,16 +194,18 @@ proptest! {
         let plain_ns = time(&mut Autoregressive);
         let mut decoder = pearl(gamma, if eager { "eager" } else { "paper" });
         prop_assert!(time(&mut decoder) <= plain_ns);
-        // The automatic length is not slower either, though it measures the target alone periodically.
+        // The automatic length is not slower either, though it measures the target alone
+        // periodically.
         let options = if eager { "eager" } else { "paper" }.parse().unwrap();
         let mut automatic = Pearl::new(options, PearlDraftLength::new(16, DraftLength::Auto, eager));
         prop_assert!(time(&mut automatic) <= plain_ns);
     }
 }
 
-/// The automatic length comes close to the best fixed one, whether or not a round holds a whole number of
-/// draft tokens. Measuring the target alone, and starting again without draft tokens, costs up to 2 %. If the
-/// drafter is fast and often wrong, it is faster than all fixed lengths, because it drafts before a pass.
+/// The automatic length comes close to the best fixed one, whether or not a round holds a whole
+/// number of draft tokens. Measuring the target alone, and starting again without draft tokens,
+/// costs up to 2 %. If the drafter is fast and often wrong, it is faster than all fixed lengths,
+/// because it drafts before a pass.
 #[test]
 fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
     let grid = [(80, 0.3), (80, 0.6), (200, 0.3)].into_iter();
@@ -266,8 +269,9 @@ fn pearl_is_faster_than_speculative_decoding_at_the_same_length() {
     }
 }
 
-/// Appendix G: with the target's layers split over G devices and γ = c, drafter and target never need the same
-/// device if 1/G ≤ ⌈γ/2⌉/γ ≤ 1 − 1/G. Then sharing costs nothing but the time of sending the cache.
+/// Appendix G: with the target's layers split over G devices and γ = c, drafter and target never
+/// need the same device if 1/G ≤ ⌈γ/2⌉/γ ≤ 1 − 1/G. Then sharing costs nothing but the time of
+/// sending the cache.
 #[test]
 fn devices_are_shared_without_conflicts_as_in_appendix_g() {
     for (devices, gamma) in (1..=5).flat_map(|g| (1..=6).map(move |gamma| (g, gamma))) {
@@ -299,8 +303,8 @@ fn devices_are_shared_without_conflicts_as_in_appendix_g() {
     }
 }
 
-/// Jobs of a layer-parallel drafter that extend its draft go on with its round, which has one exact pass for five tokens.
-/// A restart begins a new one.
+/// Jobs of a layer-parallel drafter that extend its draft go on with its round, which has one exact
+/// pass for five tokens. A restart begins a new one.
 #[test]
 fn a_layer_parallel_drafter_calibrates_once_in_five_tokens() {
     let groups = vec![1, 3];

@@ -83,16 +83,17 @@ fn a_recorded_profile_gives_exact_predictions() {
     // Plain decoding takes 10 ms for each of seven tokens after the first.
     close(ms(of(None)), 10.0);
     close(of(None).speedup, 1.0);
-    // Speeds are of the seven tokens after the first one. Prompt 0: after a first round of four tokens, a second one of four: a draft of 2 + 1 + 1 ms (its first pass
-    // has two rows), a pass over 4 rows of 13 ms, and four links. Prompt 1: seven rounds of one token. A draft of n
-    // tokens takes n + 1 ms, a pass over n + 1 rows n + 10, and links 2 ms; n is 3, 3, 3, 3, 2, 1, 0 (without a draft, one
-    // link less).
+    // Speeds are of the seven tokens after the first one. Prompt 0: after a first round of four
+    // tokens, a second one of four: a draft of 2 + 1 + 1 ms (its first pass has two rows), a pass
+    // over 4 rows of 13 ms, and four links. Prompt 1: seven rounds of one token. A draft of n
+    // tokens takes n + 1 ms, a pass over n + 1 rows n + 10, and links 2 ms; n is 3, 3, 3, 3, 2, 1,
+    // 0 (without a draft, one link less).
     let first = 4.0 + 13.0 + 2.0;
     let rounds: f64 = [3, 3, 3, 2, 1].map(|n| f64::from(2 * n + 13)).iter().sum();
     let second = rounds + 19.0 + 11.0;
     close(ms(of(Some("model"))), (first + second) / 14.0);
-    // Prompt lookup drafts before the third token, and two of three tokens are right: a token, a pass over four rows that
-    // gives three, then three more tokens.
+    // Prompt lookup drafts before the third token, and two of three tokens are right: a token, a
+    // pass over four rows that gives three, then three more tokens.
     close(ms(of(Some("prompt-lookup"))), (10.0 + 13.0 + 30.0) / 7.0);
     assert_eq!(ranking[0].drafter.as_deref(), Some("prompt-lookup"));
     assert!(ranking.iter().all(|prediction| prediction.source == Source::Measured));
@@ -154,7 +155,8 @@ rows-ms = [[1, 0]]
 next-ms = 0
 "#;
 
-/// Of a short answer, the tokens of the first round are many. They count in simulated and measured speeds alike.
+/// Of a short answer, the tokens of the first round are many. They count in simulated and measured
+/// speeds alike.
 #[test]
 fn a_time_per_token_counts_all_tokens_but_the_first() {
     assert!((ns_per_token(8, 700) - 100.0).abs() < 1e-9);
@@ -177,16 +179,18 @@ fn drafters_on_hidden_states_are_replayed() {
         1e3 / found.tokens_per_second
     };
     let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-6, "{found}");
-    // The first round has no draft and gives a token. The next draft reads the prompt in 5 ms, and has a further row; one
-    // of its three tokens is right. Then the drafter reads two tokens that the target has verified, and three after
-    // the next round, whose draft has one token. The last token needs none.
+    // The first round has no draft and gives a token. The next draft reads the prompt in 5 ms, and
+    // has a further row; one of its three tokens is right. Then the drafter reads two tokens that
+    // the target has verified, and three after the next round, whose draft has one token. The last
+    // token needs none.
     let rounds = [(5.0 + 1.0 + 2.0, 13.0), (3.0 + 2.0, 13.0), (4.0, 11.0), (0.0, 10.0)];
     close(
         ms(PlannedDraft::Chain(3)),
         rounds.map(|(draft, score)| draft + score).iter().sum::<f64>() / 7.0,
     );
-    // The tree has the path of a best token, a second and a best one. So after the first round it gives four tokens; then
-    // none of its candidates is right, and the next round has one token, which is right.
+    // The tree has the path of a best token, a second and a best one. So after the first round it
+    // gives four tokens; then none of its candidates is right, and the next round has one token,
+    // which is right.
     close(ms(PlannedDraft::Tree(8)), 2.0 * 3.0 * 10.0 / 7.0);
 }
 
@@ -259,7 +263,8 @@ fn reasons_count_no_tokens_beyond_the_positions_of_a_drafter() {
     else {
         panic!()
     };
-    // A first token of 20 ms, three of 1 ms, and a pass over five rows of 14 ms, in plain tokens of 10 ms.
+    // A first token of 20 ms, three of 1 ms, and a pass over five rows of 14 ms, in plain tokens of
+    // 10 ms.
     assert!((drafter_cost - 23.0 / 40.0).abs() < 1e-9, "{drafter_cost}");
     assert!((break_even - (tokens_per_pass - 1.4) / 4.0).abs() < 1e-9, "{break_even}");
     let in_one_pass = costs("reads-features = true\npositions = 4\none-forward = true");

@@ -44,8 +44,8 @@ fn threads_run_the_same_jobs_as_virtual_time() {
                 (simulation.run().unwrap(), simulation.run_in_real_time().unwrap());
             let (a, b) = (&measured.statistics, &simulated.statistics);
             assert_eq!(a.committed, b.committed, "{method} {cancel}");
-            // If devices work in parallel, the jobs depend on which device is first. Only the text does
-            // not, and a run fails if its text is wrong.
+            // If devices work in parallel, the jobs depend on which device is first. Only the text
+            // does not, and a run fails if its text is wrong.
             if matches!(method, SimulatedMethod::Autoregressive | SimulatedMethod::Speculative) {
                 assert!(measured.total_ns >= simulated.total_ns, "{method} {cancel}");
                 assert_eq!(jobs(&measured.trace), jobs(&simulated.trace), "{method} {cancel}");

@@ -22,7 +22,8 @@ fn simulation(method: SimulatedMethod, acceptance: f64, ratio: u64, length: usiz
     }
 }
 
-/// With a drafter that is always right, only the first draft takes time: each round takes a pass of the target.
+/// With a drafter that is always right, only the first draft takes time: each round takes a pass of
+/// the target.
 #[test]
 fn prepared_drafts_hide_drafting() {
     let (ratio, length) = (20, 5);
@@ -33,8 +34,8 @@ fn prepared_drafts_hide_drafting() {
     assert_eq!(answer.total_ns, (length as u64 + rounds * ratio) * MS);
 }
 
-/// A drafter that needs as long for its tokens and a draft as the target for a pass is still in time. A
-/// slower one has begun the draft at least.
+/// A drafter that needs as long for its tokens and a draft as the target for a pass is still in
+/// time. A slower one has begun the draft at least.
 #[test]
 fn a_late_draft_is_continued() {
     let total =
@@ -44,8 +45,8 @@ fn a_late_draft_is_continued() {
     assert_eq!(total(5), 5 + 40 * 5 + 39);
 }
 
-/// If rows are free and cancelled jobs stop at once, SSD is never slower than speculative decoding: it verifies the
-/// same drafts, and each is there at the latest when it would have been made.
+/// If rows are free and cancelled jobs stop at once, SSD is never slower than speculative decoding:
+/// it verifies the same drafts, and each is there at the latest when it would have been made.
 #[test]
 fn ssd_is_never_slower_than_speculative_decoding() {
     for acceptance in [0.0, 0.3, 0.6, 0.8, 0.95] {
@@ -61,8 +62,8 @@ fn ssd_is_never_slower_than_speculative_decoding() {
     }
 }
 
-/// The table of the guide: the speed of each method at its best draft length, as a multiple of plain
-/// decoding.
+/// The table of the guide: the speed of each method at its best draft length, as a multiple of
+/// plain decoding.
 #[test]
 fn the_guides_table() {
     const LENGTHS: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 10, 14];

@@ -78,7 +78,8 @@ fn a_table_with_rows_of_another_sweep_is_rejected() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "another file");
 }
 
-/// A draft length of 0 is plain decoding. Drafts that are always wrong or always right have a closed form.
+/// A draft length of 0 is plain decoding. Drafts that are always wrong or always right have a
+/// closed form.
 #[test]
 fn rows_have_the_expected_results() {
     let folder = tempfile::tempdir().unwrap();

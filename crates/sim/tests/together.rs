@@ -69,7 +69,8 @@ fn one_sequence_together_is_the_same_as_alone() {
     }
 }
 
-/// If passes are bound by memory, rows are free, and all sequences do in lockstep what one does alone.
+/// If passes are bound by memory, rows are free, and all sequences do in lockstep what one does
+/// alone.
 #[test]
 fn equal_sequences_take_the_time_of_one_if_rows_are_free() {
     for method in METHODS {
@@ -115,9 +116,9 @@ fn plain_decoding_in_lockstep_matches_its_closed_form() {
     }
 }
 
-/// Speculative decoding of N sequences that accept all γ tokens: a round of γ + 1 tokens takes γ passes of
-/// the drafter, of which the first one also reads the last accepted draft token, and a pass of the target
-/// with N (γ + 1) rows.
+/// Speculative decoding of N sequences that accept all γ tokens: a round of γ + 1 tokens takes γ
+/// passes of the drafter, of which the first one also reads the last accepted draft token, and a
+/// pass of the target with N (γ + 1) rows.
 #[test]
 fn speculative_decoding_in_lockstep_matches_its_closed_form() {
     const GAMMA: usize = 4;
@@ -199,8 +200,8 @@ fn ends(cluster: &mut SimCluster) -> Vec<(u64, u64, bool)> {
 #[test]
 fn a_device_runs_the_oldest_job_with_those_of_other_sequences() {
     let mut cluster = cluster(&linear(100, 10), Cancellation::Layer);
-    // The first job starts with those that are submitted at the same time. The second job of sequence 0
-    // waits, and so does the job of sequence 2, which the 64 jobs of a batch leave out.
+    // The first job starts with those that are submitted at the same time. The second job of
+    // sequence 0 waits, and so does the job of sequence 2, which the 64 jobs of a batch leave out.
     for sequence in [0, 1, 0].into_iter().chain(10..72).chain([2]) {
         cluster.submit(Role::Target(0), score(sequence)).unwrap();
     }
@@ -287,8 +288,8 @@ fn a_panic_of_a_decoder_does_not_block_the_others() {
     cluster.run_together((0..3).map(run).collect()).unwrap();
 }
 
-/// The automatic draft length of sequences that share a world. With expensive rows, a sequence drafts less
-/// among many than alone; with free ones it drafts the same.
+/// The automatic draft length of sequences that share a world. With expensive rows, a sequence
+/// drafts less among many than alone; with free ones it drafts the same.
 #[test]
 fn automatic_lengths_follow_the_load() {
     let mean_draft = |sequences: u64, row_ns| {
@@ -331,8 +332,8 @@ fn automatic_lengths_follow_the_load() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Every sequence gets its own text, with any method, cost, cancellation and stalls, and a repeated run
-    /// is identical.
+    /// Every sequence gets its own text, with any method, cost, cancellation and stalls, and a
+    /// repeated run is identical.
     #[test]
     fn every_sequence_gets_its_own_text(
         method in prop::sample::select(METHODS.to_vec()),

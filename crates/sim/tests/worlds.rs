@@ -1,7 +1,8 @@
-//! Automatic draft lengths against plain decoding and against every fixed length, with the production decoders in
-//! random worlds: costs with knees, acceptance that falls with the position in a draft and comes in runs and bursts,
-//! and drafters slower than the target. The planner knows none of the parameters. Its model of easy and hard stretches fits
-//! worlds without drift and bursts, not the others.
+//! Automatic draft lengths against plain decoding and against every fixed length, with the
+//! production decoders in random worlds: costs with knees, acceptance that falls with the position
+//! in a draft and comes in runs and bursts, and drafters slower than the target. The planner knows
+//! none of the parameters. Its model of easy and hard stretches fits worlds without drift and
+//! bursts, not the others.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -64,7 +65,8 @@ pub(super) struct World {
     acceptance: AcceptanceModel,
     /// How often guesses from earlier text are right, for PEARL with guesses.
     lookup: AcceptanceModel,
-    /// The factor by which a pass takes longer while another device works: above 1, idle devices lend their cores.
+    /// The factor by which a pass takes longer while another device works: above 1, idle devices
+    /// lend their cores.
     slowdown: f64,
     /// When the whole machine stands still, and for how long, in nanoseconds.
     interruptions: Vec<(u64, u64)>,
@@ -133,7 +135,8 @@ impl World {
         self.interrupted(random, 2_000, [0.5, 8.0], [0.01, 0.5], "noise")
     }
 
-    /// Adds times in which the machine stands still. The time between two, and that of each, are in passes.
+    /// Adds times in which the machine stands still. The time between two, and that of each, are in
+    /// passes.
     fn interrupted(
         self,
         random: &mut Random,
@@ -152,8 +155,8 @@ impl World {
         Self { name: format!("{} with {what}", self.name), interruptions, ..self }
     }
 
-    /// A world whose drafter looks up earlier text, which takes next to no time. Some stretches of the text repeat earlier ones.
-    /// Elsewhere, a lookup finds nothing, or something that is wrong.
+    /// A world whose drafter looks up earlier text, which takes next to no time. Some stretches of
+    /// the text repeat earlier ones. Elsewhere, a lookup finds nothing, or something that is wrong.
     pub(super) fn with_lookups(seed: u64) -> Self {
         let random = &mut Random(seed.wrapping_add(5 << 32));
         let drafter = Cost { link_ns: 100, ..Cost::constant((0.004 * TARGET_NS) as u64) };
@@ -179,8 +182,9 @@ impl World {
         Self { name, drafter, expected_passes, acceptance, ..Self::random(seed).with_noise(seed) }
     }
 
-    /// A drafter that takes `passes` passes of the target for a token, and has right `acceptance` of its tokens. Idle cores help the
-    /// other model. Every few passes, something else takes up to a tenth of a pass.
+    /// A drafter that takes `passes` passes of the target for a token, and has right `acceptance`
+    /// of its tokens. Idle cores help the other model. Every few passes, something else takes up to
+    /// a tenth of a pass.
     pub(super) fn with_even_text(acceptance: f64, passes: f64, seed: u64) -> Self {
         let layers = 8;
         let drafter = Cost { layers, ..Cost::constant((passes * TARGET_NS) as u64) };
@@ -252,7 +256,8 @@ impl World {
         self.answer(decoder, 3, TOKENS)
     }
 
-    /// Answers a prompt of so many tokens, checks the text, and returns the time until the last token.
+    /// Answers a prompt of so many tokens, checks the text, and returns the time until the last
+    /// token.
     pub(super) fn answer(
         &self,
         decoder: &mut dyn Decoder,
@@ -346,8 +351,8 @@ const TREES: usize = 6;
 /// The largest tree.
 const NODES: usize = 64;
 
-/// Returns the time of a pass over rows: rows are cheap until the pass is limited by arithmetic, and tiles may
-/// make steps.
+/// Returns the time of a pass over rows: rows are cheap until the pass is limited by arithmetic,
+/// and tiles may make steps.
 fn knees(random: &mut Random) -> ForwardCost {
     let knee = random.log_between(1.5, 40.0);
     let (before, after) = (random.log_between(0.000_5, 0.05), random.log_between(0.01, 0.6));
@@ -361,8 +366,9 @@ fn knees(random: &mut Random) -> ForwardCost {
     ForwardCost::Rows { points: points.collect() }
 }
 
-/// Returns the acceptance of a text with easy and hard stretches, from runs of a few tokens to bursts of hundreds. It may become
-/// harder or easier from its start to its end. The second value is the factors by position in the draft.
+/// Returns the acceptance of a text with easy and hard stretches, from runs of a few tokens to
+/// bursts of hundreds. It may become harder or easier from its start to its end. The second value
+/// is the factors by position in the draft.
 fn text(random: &mut Random) -> (Vec<f64>, Vec<f64>) {
     let easy = 1.0 - random.log_between(0.01, 0.9);
     let hard = if random.chance(0.3) { easy } else { easy * random.uniform() };
@@ -397,7 +403,8 @@ struct Comparison {
     world: String,
     /// Compared with plain decoding.
     to_plain: f64,
-    /// Compared with the best of plain decoding and all fixed lengths; for `auto`, those of all methods.
+    /// Compared with the best of plain decoding and all fixed lengths; for `auto`, those of all
+    /// methods.
     to_best: f64,
     best: String,
 }
@@ -506,8 +513,8 @@ fn check(method: usize, comparisons: &[Comparison], bounds: &Bounds) {
     assert!(below <= share + 3.0 * error, "{below}: {}", most_regret[0]);
 }
 
-/// Returns the seeds of worlds: the first `count`, or others by the variables `FORERUN_CASES` (how many) and `FORERUN_FIRST` (from which
-/// on).
+/// Returns the seeds of worlds: the first `count`, or others by the variables `FORERUN_CASES` (how
+/// many) and `FORERUN_FIRST` (from which on).
 pub(super) fn seeds(count: u64) -> Range<u64> {
     let first = env_number("FORERUN_FIRST", 0);
     first..first + env_number("FORERUN_CASES", count)
@@ -527,8 +534,8 @@ fn speculative_decoding_in_random_worlds() {
     check_random(0, 60, &bounds);
 }
 
-/// Drafters that cost time but find nothing, as one that ends its drafts by its own confidence, and a lookup that costs next
-/// to nothing and finds something now and then.
+/// Drafters that cost time but find nothing, as one that ends its drafts by its own confidence, and
+/// a lookup that costs next to nothing and finds something now and then.
 #[test]
 fn drafts_that_are_mostly_empty() {
     for (share_of_a_pass, finds, least) in
@@ -565,8 +572,9 @@ fn pearl_in_random_worlds() {
     check_random(1, 20, &bounds);
 }
 
-/// A second row takes as long as two more passes, but six further ones cost nothing. As long as only two rows were tried, no length
-/// seems to be faster than the target alone. A trial of drafting tries more.
+/// A second row takes as long as two more passes, but six further ones cost nothing. As long as
+/// only two rows were tried, no length seems to be faster than the target alone. A trial of
+/// drafting tries more.
 #[test]
 fn pearl_tries_more_rows_before_it_pauses_for_good() {
     let comparison = compare(&World::random(1428), 1);

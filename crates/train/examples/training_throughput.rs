@@ -1,5 +1,5 @@
-//! Measures training throughput in tokens per second, and as a share of the CPU's peak throughput in
-//! matrix products.
+//! Measures training throughput in tokens per second, and as a share of the CPU's peak throughput
+//! in matrix products.
 //!
 //! `cargo run --release -p forerun-train --example training_throughput -- [hidden layers intermediate heads kv_heads vocabulary context sequences]`
 

@@ -1,8 +1,8 @@
 //! Checkpoints of a training run, from which it can be resumed.
 //!
 //! A checkpoint is a folder, written atomically: the model directory with the weights in f32, the
-//! optimizer's moments, and the state of the run. The batches are derived from the step, so nothing else
-//! has to be stored.
+//! optimizer's moments, and the state of the run. The batches are derived from the step, so nothing
+//! else has to be stored.
 
 use crate::export::ExportError;
 use crate::optimizer::Optimizer;
@@ -69,8 +69,8 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
     move |cause| CheckpointError::File { path, cause }
 }
 
-/// Writes a checkpoint into `folder`, then removes old ones. `write` writes the model into a folder,
-/// which it creates.
+/// Writes a checkpoint into `folder`, then removes old ones. `write` writes the model into a
+/// folder, which it creates.
 pub(crate) fn save<O: Serialize>(
     folder: &Path,
     write: impl FnOnce(&Path) -> Result<(), ExportError>,

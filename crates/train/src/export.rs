@@ -23,8 +23,8 @@ pub enum ExportError {
     Tensor(#[from] candle_core::Error),
 }
 
-/// Writes `config.json`, `generation_config.json` and `model.safetensors` into a folder, and copies the
-/// tokenizer: `tokenizer.json`, and `tokenizer_config.json` if there is one, from the folder of
+/// Writes `config.json`, `generation_config.json` and `model.safetensors` into a folder, and copies
+/// the tokenizer: `tokenizer.json`, and `tokenizer_config.json` if there is one, from the folder of
 /// `tokenizer`.
 ///
 /// # Errors

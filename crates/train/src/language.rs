@@ -1,5 +1,6 @@
-//! Training of a language model: the [`Learner`] for plain cross-entropy, and for knowledge distillation
-//! from a teacher (arXiv 1503.02531), with the loss `α · KL(teacher ‖ student) + (1 − α) · NLL`.
+//! Training of a language model: the [`Learner`] for plain cross-entropy, and for knowledge
+//! distillation from a teacher (arXiv 1503.02531), with the loss
+//! `α · KL(teacher ‖ student) + (1 − α) · NLL`.
 
 use crate::data::{Batch, Dataset, ValidationWindow};
 use crate::export::{ExportError, export};
@@ -23,8 +24,8 @@ pub struct LanguageLearner<'a> {
 }
 
 impl<'a> LanguageLearner<'a> {
-    /// Creates a learner. `tokenizer` is the path of the `tokenizer.json` that is written with the model,
-    /// and `origin` describes what the model was made of.
+    /// Creates a learner. `tokenizer` is the path of the `tokenizer.json` that is written with the
+    /// model, and `origin` describes what the model was made of.
     ///
     /// # Errors
     /// If a tensor operation fails.

@@ -15,8 +15,8 @@ pub trait Learner {
     /// Returns the trainable parameters, always in the same order.
     fn parameters(&self) -> Vec<Parameter>;
 
-    /// Returns further settings that identify a run, in addition to its options. A run can be resumed
-    /// only with the same description.
+    /// Returns further settings that identify a run, in addition to its options. A run can be
+    /// resumed only with the same description.
     fn description(&self) -> Value {
         Value::Null
     }
@@ -38,8 +38,8 @@ pub trait Learner {
 
     /// Computes the loss of a batch, as a scalar that can be differentiated and as a number.
     ///
-    /// A step consists of one or more batches. `number` is the number of the batch in the run; random
-    /// numbers are derived from it and from the seed.
+    /// A step consists of one or more batches. `number` is the number of the batch in the run;
+    /// random numbers are derived from it and from the seed.
     ///
     /// # Errors
     /// If a tensor operation fails.

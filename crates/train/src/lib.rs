@@ -1,13 +1,13 @@
-//! Trains small language models, and drafters for speculative decoding: Medusa (arXiv 2401.10774), EAGLE
-//! (arXiv 2401.15077), ParallelSpec (arXiv 2410.05589) and DFlash (arXiv 2602.06036).
+//! Trains small language models, and drafters for speculative decoding: Medusa (arXiv 2401.10774),
+//! EAGLE (arXiv 2401.15077), ParallelSpec (arXiv 2410.05589) and DFlash (arXiv 2602.06036).
 //!
 //! - `tokenizer` and `data` turn text into batches.
 //! - `ops` implements the layers, forward and backward; `model` and `drafter` combine them.
 //! - `trainer` is the training loop.
 //! - `metrics` and `plot` record a run.
 //!
-//! This crate may use files, threads and the clock. It has many dependencies, so no crate that generates
-//! text depends on it.
+//! This crate may use files, threads and the clock. It has many dependencies, so no crate that
+//! generates text depends on it.
 
 mod checkpoint;
 pub mod data;

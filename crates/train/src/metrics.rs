@@ -1,7 +1,7 @@
 //! The log of a run: one JSON object per line.
 //!
-//! Each line is written at once. A resumed run appends to the same file. Before that, the records of
-//! steps that will be repeated are removed, so no step is recorded twice.
+//! Each line is written at once. A resumed run appends to the same file. Before that, the records
+//! of steps that will be repeated are removed, so no step is recorded twice.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,8 +16,8 @@ pub struct TrainingRecord {
     pub step: u64,
     /// Number of tokens trained on, including this step's.
     pub tokens: u64,
-    /// The loss of the step. For a language model without a teacher: the mean cross-entropy in nats per
-    /// token.
+    /// The loss of the step. For a language model without a teacher: the mean cross-entropy in nats
+    /// per token.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
     /// The learning rate of the step.
@@ -52,8 +52,8 @@ pub struct EvaluationRecord {
     pub elapsed_s: f64,
 }
 
-/// The acceptance rates of one position of drafts, given that all positions before it were accepted.
-/// NaN if no draft reached the position.
+/// The acceptance rates of one position of drafts, given that all positions before it were
+/// accepted. NaN if no draft reached the position.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PositionAcceptance {
     /// The probability that a sampled token is accepted at temperature 1: `Σ min(draft, target)`.
@@ -105,7 +105,8 @@ impl Record {
     }
 }
 
-/// Reads a number, or NaN from `null`. JSON has no infinity and no NaN, so both are written as `null`.
+/// Reads a number, or NaN from `null`. JSON has no infinity and no NaN, so both are written as
+/// `null`.
 fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
@@ -156,8 +157,8 @@ impl MetricsLog {
         Self::replace(path, b"")
     }
 
-    /// Opens a log to continue after `step`. Removes the records of later steps, and an incomplete last
-    /// line. Creates the file if it does not exist.
+    /// Opens a log to continue after `step`. Removes the records of later steps, and an incomplete
+    /// last line. Creates the file if it does not exist.
     ///
     /// # Errors
     /// If the file cannot be read or written, or is not a log.
@@ -185,7 +186,8 @@ impl MetricsLog {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Appends a record. It is in the file when this method returns, but not yet synced to the disk.
+    /// Appends a record. It is in the file when this method returns, but not yet synced to the
+    /// disk.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -199,7 +201,8 @@ impl MetricsLog {
     }
 }
 
-/// Reads all records of a log, in order. An incomplete last line, as a crash may leave it, is skipped.
+/// Reads all records of a log, in order. An incomplete last line, as a crash may leave it, is
+/// skipped.
 ///
 /// # Errors
 /// If the file cannot be read, or a line before the last one is not a record.

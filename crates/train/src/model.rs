@@ -68,8 +68,8 @@ pub struct Parameter {
     pub values: Var,
     /// Whether weight decay applies to the parameter. It applies to matrices, but not to norms.
     pub decays: bool,
-    /// The shapes, `[rows, columns]`, of the matrices that the values consist of, one after another.
-    /// Empty for embeddings, the head and vectors.
+    /// The shapes, `[rows, columns]`, of the matrices that the values consist of, one after
+    /// another. Empty for embeddings, the head and vectors.
     pub matrices: Vec<[usize; 2]>,
 }
 
@@ -94,8 +94,8 @@ pub struct Llama {
 impl Llama {
     /// Creates a model with random weights.
     ///
-    /// Matrices are normally distributed with a standard deviation of 0.02. For projections that add to
-    /// the residual stream it is divided by `√(2 · layers)` (GPT-2). Norms are 1.
+    /// Matrices are normally distributed with a standard deviation of 0.02. For projections that
+    /// add to the residual stream it is divided by `√(2 · layers)` (GPT-2). Norms are 1.
     ///
     /// # Errors
     /// If the configuration is invalid, or this crate does not implement the architecture.
@@ -211,8 +211,8 @@ impl Llama {
         all
     }
 
-    /// Returns the number of weights that are used in matrix products, once per token. Training takes 6
-    /// floating-point operations per token for each of them.
+    /// Returns the number of weights that are used in matrix products, once per token. Training
+    /// takes 6 floating-point operations per token for each of them.
     #[must_use]
     pub fn product_weights(&self) -> usize {
         let per_layer = AttentionShape::of(&self.config).weight_count()
@@ -251,12 +251,12 @@ impl Llama {
         }
     }
 
-    /// Computes the residual stream after the last layer, `[tokens, hidden]`. `tokens` are one or more
-    /// sequences of `context` tokens, concatenated.
+    /// Computes the residual stream after the last layer, `[tokens, hidden]`. `tokens` are one or
+    /// more sequences of `context` tokens, concatenated.
     ///
     /// # Errors
-    /// If the tokens are not whole sequences, `context` exceeds the model's limit, a token is not in the
-    /// vocabulary, or a tensor operation fails.
+    /// If the tokens are not whole sequences, `context` exceeds the model's limit, a token is not
+    /// in the vocabulary, or a tensor operation fails.
     pub fn hidden(&self, tokens: &[u32], context: usize) -> Result<Tensor> {
         if !tokens.len().is_multiple_of(context) || context > self.config.max_position_embeddings {
             candle_core::bail!(
@@ -282,8 +282,8 @@ impl Llama {
         Ok(x)
     }
 
-    /// Computes the loss of rows after the last layer, `[tokens, hidden]`, as a scalar, and its parts.
-    /// The scalar can be differentiated only with `train`.
+    /// Computes the loss of rows after the last layer, `[tokens, hidden]`, as a scalar, and its
+    /// parts. The scalar can be differentiated only with `train`.
     ///
     /// # Errors
     /// If a tensor operation fails.
@@ -311,7 +311,8 @@ impl Llama {
         self.head.as_ref().unwrap_or(&self.embedding).as_tensor()
     }
 
-    /// Applies the final norm to rows after the last layer, `[tokens, hidden]`: the inputs of the head.
+    /// Applies the final norm to rows after the last layer, `[tokens, hidden]`: the inputs of the
+    /// head.
     ///
     /// # Errors
     /// If a tensor operation fails.

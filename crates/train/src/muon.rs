@@ -9,12 +9,12 @@ const MOMENTUM: f32 = 0.95;
 const ITERATIONS: usize = 5;
 /// Coefficients of `aX + bXXᵀX + cXXᵀXXᵀX`, which moves all singular values towards 1.
 const COEFFICIENTS: [f32; 3] = [3.4445, -4.7750, 2.0315];
-/// Root mean square of AdamW's typical updates. With it, both optimizers use the same learning rates
-/// (arXiv 2502.16982, equation 4).
+/// Root mean square of AdamW's typical updates. With it, both optimizers use the same learning
+/// rates (arXiv 2502.16982, equation 4).
 const ADAMW_SCALE: f32 = 0.2;
 
-/// Updates the momentum of a matrix and moves the matrix, `[rows, columns]`, against it. `decay` is the
-/// share of the learning rate by which the values shrink.
+/// Updates the momentum of a matrix and moves the matrix, `[rows, columns]`, against it. `decay` is
+/// the share of the learning rate by which the values shrink.
 pub(crate) fn update(
     values: &mut [f32],
     momentum: &mut [f32],
@@ -37,7 +37,8 @@ pub(crate) fn update(
     }
 }
 
-/// Replaces a matrix by an approximation of `UVᵀ`, where `USVᵀ` is its singular value decomposition.
+/// Replaces a matrix by an approximation of `UVᵀ`, where `USVᵀ` is its singular value
+/// decomposition.
 fn orthogonalize(matrix: &mut [f32], [rows, columns]: [usize; 2]) {
     let square: f64 = matrix.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
     let scale = 1.0 / (square.sqrt() as f32).max(f32::MIN_POSITIVE.sqrt());
@@ -69,7 +70,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    /// Singular values of the result are near 1: `X Xᵀ` is near the identity in the smaller dimension.
+    /// Singular values of the result are near 1: `X Xᵀ` is near the identity in the smaller
+    /// dimension.
     #[test]
     fn orthogonalized_matrices_have_singular_values_near_one() {
         for [rows, columns] in [[8, 8], [5, 16], [24, 6], [1, 7]] {

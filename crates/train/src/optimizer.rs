@@ -1,5 +1,5 @@
-//! The optimizers AdamW (arXiv 1711.05101, algorithm 2) and Muon, with clipping of the gradients' global
-//! norm.
+//! The optimizers AdamW (arXiv 1711.05101, algorithm 2) and Muon, with clipping of the gradients'
+//! global norm.
 
 use crate::model::Parameter;
 use crate::muon;
@@ -9,8 +9,8 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 
-/// Number of values that a thread processes at once. The gradients' norm is summed chunk by chunk, so it
-/// does not depend on the number of threads.
+/// Number of values that a thread processes at once. The gradients' norm is summed chunk by chunk,
+/// so it does not depend on the number of threads.
 const CHUNK: usize = 1 << 14;
 
 /// How a step moves the matrices of layers. AdamW moves all other parameters.
@@ -89,8 +89,8 @@ impl Optimizer {
         &self.parameters
     }
 
-    /// Updates the parameters with their gradients, which must be in the same order. Returns the global
-    /// norm of the gradients before clipping.
+    /// Updates the parameters with their gradients, which must be in the same order. Returns the
+    /// global norm of the gradients before clipping.
     ///
     /// # Errors
     /// If a tensor operation fails.

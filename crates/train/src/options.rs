@@ -18,7 +18,8 @@ use std::path::PathBuf;
 pub struct TrainOptions {
     /// Tokens per sequence.
     pub context: usize,
-    /// Whether every epoch cuts the text at the same places, so that a cache of features serves all epochs.
+    /// Whether every epoch cuts the text at the same places, so that a cache of features serves all
+    /// epochs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub same_windows: bool,
     /// Sequences per batch.
@@ -148,7 +149,8 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Returns the error for an option that is out of range: the option, its value, and the requirement.
+    /// Returns the error for an option that is out of range: the option, its value, and the
+    /// requirement.
     pub(crate) fn option<T>(
         option: &'static str,
         found: &dyn Display,

@@ -36,8 +36,8 @@ pub enum PlotError {
     },
 }
 
-/// Draws the log of a run as an SVG file: training loss, raw and smoothed, and validation loss; below
-/// them the learning rate; all by step.
+/// Draws the log of a run as an SVG file: training loss, raw and smoothed, and validation loss;
+/// below them the learning rate; all by step.
 ///
 /// # Errors
 /// If the log cannot be read or contains no loss, or the picture cannot be written.

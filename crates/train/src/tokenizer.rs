@@ -1,9 +1,9 @@
 //! Trains a byte-level BPE tokenizer (arXiv 1508.07909) on the training text.
 //!
-//! Text is split into words by GPT-2's pattern, with two changes. Each digit is a word, so a number has
-//! only one tokenization. A run of line ends is one word, so a paragraph break can be one token, where
-//! GPT-2's pattern gives two. All 256 bytes are in the vocabulary, so every text can be encoded, and
-//! decoding restores it exactly.
+//! Text is split into words by GPT-2's pattern, with two changes. Each digit is a word, so a number
+//! has only one tokenization. A run of line ends is one word, so a paragraph break can be one
+//! token, where GPT-2's pattern gives two. All 256 bytes are in the vocabulary, so every text can
+//! be encoded, and decoding restores it exactly.
 
 use std::path::{Path, PathBuf};
 
@@ -45,8 +45,8 @@ type Bpe = TokenizerImpl<
 pub struct TokenizerOptions {
     /// Size of the vocabulary: the separator, the 256 bytes, and the merges.
     pub vocab_size: usize,
-    /// Maximum number of bytes of text to train on. If the files have more, a sample is spread evenly
-    /// over all of them. The sample may exceed the limit by up to one chunk of 64 KiB.
+    /// Maximum number of bytes of text to train on. If the files have more, a sample is spread
+    /// evenly over all of them. The sample may exceed the limit by up to one chunk of 64 KiB.
     pub max_bytes: u64,
     /// The seed that selects the sample.
     pub seed: u64,

@@ -34,7 +34,8 @@ pub enum Event {
 
 /// A training run in a folder.
 ///
-/// The folder contains `checkpoints/`, `log.jsonl`, `loss.svg` and, for a drafter, `acceptance.svg`.
+/// The folder contains `checkpoints/`, `log.jsonl`, `loss.svg` and, for a drafter,
+/// `acceptance.svg`.
 pub struct Trainer<'a, L> {
     learner: L,
     optimizer: Optimizer,
@@ -62,13 +63,13 @@ pub struct DrafterRun<'a> {
 }
 
 impl<'a> Trainer<'a, LanguageLearner<'a>> {
-    /// Opens a run of a language model in `folder`. If the folder contains a checkpoint, resumes from
-    /// it; otherwise starts with the model from `create`. `origin` is an object with everything that
-    /// this model was made of; a run can be resumed only with the same.
+    /// Opens a run of a language model in `folder`. If the folder contains a checkpoint, resumes
+    /// from it; otherwise starts with the model from `create`. `origin` is an object with
+    /// everything that this model was made of; a run can be resumed only with the same.
     ///
     /// # Errors
-    /// If the folder contains another run, a file cannot be read or written, or the model and the data
-    /// do not fit each other.
+    /// If the folder contains another run, a file cannot be read or written, or the model and the
+    /// data do not fit each other.
     pub fn open(
         folder: &Path,
         dataset: &'a Dataset,
@@ -96,8 +97,8 @@ impl<'a> Trainer<'a, DrafterLearner<'a>> {
     /// Opens a run of a drafter. If its folder contains a checkpoint, resumes from it.
     ///
     /// # Errors
-    /// If the folder contains another run, a file cannot be read or written, or the target, the data and the drafter to
-    /// start with do not fit each other.
+    /// If the folder contains another run, a file cannot be read or written, or the target, the
+    /// data and the drafter to start with do not fit each other.
     pub fn open_drafter(
         run: &DrafterRun<'a>,
         options: TrainOptions,
@@ -121,8 +122,9 @@ impl<'a> Trainer<'a, DrafterLearner<'a>> {
 }
 
 impl<'a, L: Learner> Trainer<'a, L> {
-    /// Opens a run in `folder`. `load` reads the learner from a checkpoint, and `create` makes a new one
-    /// if there is no checkpoint. Damaged checkpoints are skipped if an older one can be read.
+    /// Opens a run in `folder`. `load` reads the learner from a checkpoint, and `create` makes a
+    /// new one if there is no checkpoint. Damaged checkpoints are skipped if an older one can be
+    /// read.
     fn open_learner(
         folder: &Path,
         dataset: &'a Dataset,
@@ -207,8 +209,8 @@ impl<'a, L: Learner> Trainer<'a, L> {
         self.state.tokens
     }
 
-    /// Trains until the last step, or until `on_event` returns [`ControlFlow::Break`]. Then it writes a
-    /// checkpoint, from which the run can be resumed. Returns whether the run is complete.
+    /// Trains until the last step, or until `on_event` returns [`ControlFlow::Break`]. Then it
+    /// writes a checkpoint, from which the run can be resumed. Returns whether the run is complete.
     ///
     /// # Errors
     /// If the loss becomes infinite or NaN, or a file cannot be written.
@@ -246,7 +248,8 @@ impl<'a, L: Learner> Trainer<'a, L> {
             let step = self.state.step;
             let last = step >= options.schedule.steps;
             let is_due = |every: u64| last || (every > 0 && step.is_multiple_of(every));
-            // The last evaluation is part of the run, even if the run is interrupted at the last step.
+            // The last evaluation is part of the run, even if the run is interrupted at the last
+            // step.
             if is_due(options.evaluate_every) && (last || flow.is_continue()) {
                 flow = self.evaluate(on_event)?;
             }
@@ -294,8 +297,8 @@ impl<'a, L: Learner> Trainer<'a, L> {
         Ok((loss, norm, rate))
     }
 
-    /// Evaluates the learner on held-out text and reports the result. Does nothing if evaluations are
-    /// disabled.
+    /// Evaluates the learner on held-out text and reports the result. Does nothing if evaluations
+    /// are disabled.
     fn evaluate(
         &mut self,
         on_event: &mut dyn FnMut(&Event) -> ControlFlow<()>,

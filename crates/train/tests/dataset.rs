@@ -8,7 +8,8 @@ use std::process::Command;
 use crate::common::{books, contents, quiet, tokenizer, write_books};
 use forerun_train::data::{DataError, Dataset, Framing, PrepareOptions, Progress, Split};
 
-/// The inputs of a data set in a temporary folder: two training files, a validation file, a tokenizer.
+/// The inputs of a data set in a temporary folder: two training files, a validation file, a
+/// tokenizer.
 struct Sources {
     folder: tempfile::TempDir,
     training: Vec<PathBuf>,
@@ -255,7 +256,8 @@ fn a_killed_preparation_leaves_no_data_set() {
         let set = sources.path("set");
         left_shards += if set.is_dir() { contents(&set).len() } else { 0 };
     }
-    // There are reports for each file while hashing and encoding. The last kills left finished shards.
+    // There are reports for each file while hashing and encoding. The last kills left finished
+    // shards.
     assert!(killed >= 4 && left_shards > 10, "{killed}, {left_shards}");
     assert_eq!(contents(&sources.path("set")), complete);
 }
@@ -330,7 +332,8 @@ fn a_data_set_of_other_inputs_is_rejected() {
     assert_eq!(texts(&dataset, Split::Training, &sources.tokenizer)[0], books(11, 3, 2000)[0]);
 }
 
-/// A tokenizer like that of Llama 2: it adds a space before a text, falls back to bytes, and adds a BOS.
+/// A tokenizer like that of Llama 2: it adds a space before a text, falls back to bytes, and adds a
+/// BOS.
 fn sentencepiece_tokenizer() -> serde_json::Value {
     let letters = ('a'..='z').chain("▁ABCDEFGHIJKLMNOPQRSTUVWXYZ.,".chars()).map(String::from);
     let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
@@ -393,8 +396,8 @@ fn documents_for_a_drafter_are_framed_as_its_target_reads_them() {
         })
         .collect();
     assert_eq!(all[..expected.len()], expected);
-    // The tokenizer is not byte-level, so it is rejected for a language model. A data set of another
-    // framing is rejected, too.
+    // The tokenizer is not byte-level, so it is rejected for a language model. A data set of
+    // another framing is rejected, too.
     let error =
         |options: &PrepareOptions| sources.prepare_with("set", options).err().unwrap().to_string();
     assert!(error(&sources.options).contains("byte-level tokenizer"));
@@ -404,8 +407,8 @@ fn documents_for_a_drafter_are_framed_as_its_target_reads_them() {
     assert!(error(&target_framing(vec![1], 9999)).contains("no token 9999"));
 }
 
-/// A target's tokenizer may have a normalizer. A language model's may not, because its loss is measured
-/// per byte.
+/// A target's tokenizer may have a normalizer. A language model's may not, because its loss is
+/// measured per byte.
 #[test]
 fn a_normalizer_is_allowed_for_drafters_but_not_for_language_models() {
     let mut sources = Sources::new();

@@ -28,7 +28,8 @@ fn token(index: usize, config: &Config) -> u32 {
     ((index * 7919 + 13) % config.vocab_size) as u32
 }
 
-/// Computes logits, `[rows, vocabulary]`, with the engine: each row in a separate call with its prefix.
+/// Computes logits, `[rows, vocabulary]`, with the engine: each row in a separate call with its
+/// prefix.
 fn engine_logits(folder: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
     let weights = Arc::new(Weights::load(&Checkpoint::open(folder).unwrap()).unwrap());
     let team = Arc::new(Team::unpinned(1).unwrap());
@@ -51,8 +52,8 @@ fn trainer_logits(model: &Llama, tokens: &[u32]) -> Vec<Vec<f32>> {
 fn the_engine_computes_the_trainers_logits() {
     for config in configs() {
         let folder = tempfile::tempdir().unwrap();
-        // The weights are further from their initial values than those of `Llama::random`, and there
-        // is a tokenizer.
+        // The weights are further from their initial values than those of `Llama::random`, and
+        // there is a tokenizer.
         write_random_checkpoint(folder.path(), &config, 3, RandomDtype::F32).unwrap();
         let model = Llama::load(&Checkpoint::open(folder.path()).unwrap()).unwrap();
         let written = tempfile::tempdir().unwrap();

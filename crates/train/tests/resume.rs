@@ -1,5 +1,5 @@
-//! A run that was killed at any moment can be resumed, and ends with the same weights as an uninterrupted
-//! run.
+//! A run that was killed at any moment can be resumed, and ends with the same weights as an
+//! uninterrupted run.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "tests")]
@@ -83,8 +83,8 @@ fn config(dataset: &Dataset) -> Config {
     }
 }
 
-/// Trains a parallel drafter, which draws random anchors and noise, or a block drafter, in `folder/NAME` until the end, then
-/// writes `folder/NAME.model`.
+/// Trains a parallel drafter, which draws random anchors and noise, or a block drafter, in
+/// `folder/NAME` until the end, then writes `folder/NAME.model`.
 fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainError> {
     let dataset = Dataset::open(&folder.join("shards")).unwrap();
     let tokenizer = folder.join("tokenizer").join("tokenizer.json");
@@ -123,8 +123,8 @@ fn train(folder: &Path, name: &str, options: TrainOptions) -> Result<(), TrainEr
     train_layers(folder, name, options, 2).map(drop)
 }
 
-/// Trains as [`train`] does, and says that the model was made with this number of layers. Returns the
-/// number of damaged checkpoints.
+/// Trains as [`train`] does, and says that the model was made with this number of layers. Returns
+/// the number of damaged checkpoints.
 fn train_layers(
     folder: &Path,
     name: &str,
@@ -215,8 +215,8 @@ fn a_killed_run_of_a_block_drafter_with_heads_ends_with_the_same_weights() {
     kill_and_resume(folder.path(), HEADS_DRAFTER);
 }
 
-/// Kills and resumes runs until enough of them were killed, and compares each with an uninterrupted run.
-/// The names of the runs start with `prefix`.
+/// Kills and resumes runs until enough of them were killed, and compares each with an uninterrupted
+/// run. The names of the runs start with `prefix`.
 fn kill_and_resume(folder: &Path, prefix: &str) {
     prepare(folder);
     let reference = &format!("{prefix}reference");

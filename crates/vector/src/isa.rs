@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// An instruction set that the kernels are compiled for. Each kind of processor has its own ones, in
-/// ascending order.
+/// An instruction set that the kernels are compiled for. Each kind of processor has its own ones,
+/// in ascending order.
 ///
 /// Results are equal bit for bit on the same instruction set. AVX-512, AVX2 and NEON use fused
-/// multiply-add in linear layers and in attention (scores and weighted sums of values); the portable
-/// kernels round each product before the addition. With BF16 and with AMX, products with bf16 weights round
-/// the activations to bf16, and each adds in an order of its own. All other kernels give the same bits on
-/// every instruction set.
+/// multiply-add in linear layers and in attention (scores and weighted sums of values); the
+/// portable kernels round each product before the addition. With BF16 and with AMX, products with
+/// bf16 weights round the activations to bf16, and each adds in an order of its own. All other
+/// kernels give the same bits on every instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain loops, for any processor.
@@ -27,8 +27,8 @@ pub enum Isa {
     /// The same, and AMX: a matrix unit that multiplies tiles of bf16 numbers.
     #[cfg(target_arch = "x86_64")]
     Amx,
-    /// NEON, with the products of bytes that the processor has (none, DotProd or I8MM). These are exact,
-    /// so the bits do not depend on them.
+    /// NEON, with the products of bytes that the processor has (none, DotProd or I8MM). These are
+    /// exact, so the bits do not depend on them.
     #[cfg(target_arch = "aarch64")]
     Neon,
 }
@@ -106,7 +106,8 @@ impl Isa {
     /// one if it is not set.
     ///
     /// # Errors
-    /// If the variable does not name an instruction set, or one that the processor does not support.
+    /// If the variable does not name an instruction set, or one that the processor does not
+    /// support.
     pub fn from_environment() -> Result<Self, IsaError> {
         let best = Self::best();
         let Some(value) = std::env::var_os("FORERUN_ISA") else { return Ok(best) };
@@ -140,7 +141,8 @@ impl Isa {
         false
     }
 
-    /// Returns whether products with bf16 weights are computed by a matrix unit, in tiles of 32 inputs.
+    /// Returns whether products with bf16 weights are computed by a matrix unit, in tiles of 32
+    /// inputs.
     #[must_use]
     pub fn has_matrix_unit(self) -> bool {
         #[cfg(target_arch = "x86_64")]

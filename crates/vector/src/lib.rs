@@ -1,11 +1,12 @@
 //! SIMD loops, written once and compiled for every instruction set.
 //!
-//! [`Lanes::mul_add`] is the only operation with results that depend on the instruction set, because
-//! some sets fuse the multiplication and the addition ([`Isa::is_fused`]). The exponential is a
-//! polynomial of our own. So loops without `mul_add` give the same bits on every instruction set.
+//! [`Lanes::mul_add`] is the only operation with results that depend on the instruction set,
+//! because some sets fuse the multiplication and the addition ([`Isa::is_fused`]). The exponential
+//! is a polynomial of our own. So loops without `mul_add` give the same bits on every instruction
+//! set.
 //!
-//! The kernels of `model` and the sampling in `core` share this crate. It uses processor instructions
-//! and nothing else.
+//! The kernels of `model` and the sampling in `core` share this crate. It uses processor
+//! instructions and nothing else.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -22,8 +23,8 @@ pub const LANES: usize = 16;
 
 /// A loop to compile for every instruction set.
 ///
-/// `run` and all functions that it calls must be `#[inline(always)]`. Only then [`vectorize`] compiles
-/// them with the instructions of each set.
+/// `run` and all functions that it calls must be `#[inline(always)]`. Only then [`vectorize`]
+/// compiles them with the instructions of each set.
 pub trait Vectorized {
     /// Runs the loop with the lanes of one instruction set.
     fn run<L: Lanes>(self);
@@ -467,9 +468,10 @@ pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// Returns `ln(1 + exp(x))`, to about 3 · 10⁻⁷ of the result. With `y = exp(−|x|)` it is `max(x, 0) + ln(1 + y)`, and
-/// `ln(1 + y) = 2 artanh(y / (2 + y))` by its Taylor series, whose argument is at most 1/3. It needs only
-/// operations that every device rounds correctly, unlike the system's logarithm.
+/// Returns `ln(1 + exp(x))`, to about 3 · 10⁻⁷ of the result. With `y = exp(−|x|)` it is
+/// `max(x, 0) + ln(1 + y)`, and `ln(1 + y) = 2 artanh(y / (2 + y))` by its Taylor series, whose
+/// argument is at most 1/3. It needs only operations that every device rounds correctly, unlike the
+/// system's logarithm.
 #[inline(always)]
 #[must_use]
 pub fn softplus(x: f32) -> f32 {
@@ -489,8 +491,8 @@ pub fn softplus(x: f32) -> f32 {
     positive + (twice + twice * square * sum)
 }
 
-/// Returns GELU (Hendrycks & Gimpel 2016), `x/2 · (1 + erf(x/√2))`, to about 10⁻⁷ · x. The error function is
-/// that of Abramowitz & Stegun 7.1.26.
+/// Returns GELU (Hendrycks & Gimpel 2016), `x/2 · (1 + erf(x/√2))`, to about 10⁻⁷ · x. The error
+/// function is that of Abramowitz & Stegun 7.1.26.
 #[inline(always)]
 pub fn gelu(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;

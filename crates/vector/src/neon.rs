@@ -1,5 +1,5 @@
-//! Lanes in NEON registers. Their methods may only be inlined into functions with NEON enabled, which
-//! [`vectorize`](super::vectorize) ensures.
+//! Lanes in NEON registers. Their methods may only be inlined into functions with NEON enabled,
+//! which [`vectorize`](super::vectorize) ensures.
 
 use super::{LANES, Lanes, f16};
 use std::arch::aarch64::*;
@@ -62,8 +62,8 @@ impl Lanes for FourQuads {
         let mut narrow = [f16::ZERO; LANES];
         for (halves, quad) in narrow.as_chunks_mut::<4>().0.iter_mut().zip(self.0) {
             let bits: uint16x4_t;
-            // SAFETY: as in `splat`; the chunk has room for four numbers of 16 bits. The intrinsic of this
-            // instruction is stable from Rust 1.94 on.
+            // SAFETY: as in `splat`; the chunk has room for four numbers of 16 bits. The intrinsic
+            // of this instruction is stable from Rust 1.94 on.
             unsafe {
                 asm!(
                     "fcvtn {bits:v}.4h, {quad:v}.4s",
@@ -90,8 +90,8 @@ impl Lanes for FourQuads {
 
     #[inline(always)]
     fn max(self, other: Self) -> Self {
-        // SAFETY: as in `splat`. `vmaxq_f32` would differ from the other instruction sets in NaN and in the
-        // sign of zero.
+        // SAFETY: as in `splat`. `vmaxq_f32` would differ from the other instruction sets in NaN
+        // and in the sign of zero.
         self.zip(other, |a, b| unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) })
     }
 
@@ -132,7 +132,8 @@ impl Lanes for FourQuads {
 #[inline(always)]
 fn widen(halves: uint16x4_t) -> float32x4_t {
     let quad;
-    // SAFETY: only `FourQuads` calls this function, after `vectorize` checked the processor. The intrinsic of this instruction is stable from Rust 1.94 on.
+    // SAFETY: only `FourQuads` calls this function, after `vectorize` checked the processor. The
+    // intrinsic of this instruction is stable from Rust 1.94 on.
     unsafe {
         asm!(
             "fcvtl {quad:v}.4s, {halves:v}.4h",

@@ -12,12 +12,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 ///
 /// * Messages are sent in the order in which they were made, whichever threads made them.
 /// * Each completion reaches whoever submitted the job.
-/// * If the connection is lost, all its jobs fail with an error that names the worker, and so do jobs
-///   that are submitted later. So every job completes exactly once.
+/// * If the connection is lost, all its jobs fail with an error that names the worker, and so do
+///   jobs that are submitted later. So every job completes exactly once.
 ///
 /// One thread reads the messages from the worker and passes them to [`Connection::receive`], at all
-/// times: the worker may ask for a job again while no completion is awaited. When there are no more, it
-/// calls [`Connection::close`].
+/// times: the worker may ask for a job again while no completion is awaited. When there are no
+/// more, it calls [`Connection::close`].
 ///
 /// ```rust
 /// # use forerun_core::{
@@ -107,8 +107,8 @@ impl Connection {
     /// Creates a connection to the process of `worker`, which errors name.
     ///
     /// `send` sends one message to the process. It is called under a lock, so it should queue the
-    /// message and not wait, and must not call this connection. If the channel is broken, it drops the
-    /// message.
+    /// message and not wait, and must not call this connection. If the channel is broken, it drops
+    /// the message.
     #[must_use]
     pub fn new(worker: impl Into<String>, send: impl FnMut(Vec<u8>) + Send + 'static) -> Self {
         let (end, send, submitters) = (HostEnd::new(), Box::new(send), HashMap::new());
@@ -118,9 +118,9 @@ impl Connection {
         }
     }
 
-    /// Submits a job. `completed` receives its completion, once, on the thread that reads the worker's
-    /// messages or closes the connection; it should not wait. If the connection is closed, the job has
-    /// failed when this function returns.
+    /// Submits a job. `completed` receives its completion, once, on the thread that reads the
+    /// worker's messages or closes the connection; it should not wait. If the connection is closed,
+    /// the job has failed when this function returns.
     ///
     /// `ticket` must not be in flight on this connection.
     pub fn submit(
@@ -190,8 +190,8 @@ impl Connection {
         }
     }
 
-    /// Closes the connection, and drops the function that sends messages. Jobs in flight and later ones
-    /// fail with `reason`, such as `its process has ended`. Only the first reason counts.
+    /// Closes the connection, and drops the function that sends messages. Jobs in flight and later
+    /// ones fail with `reason`, such as `its process has ended`. Only the first reason counts.
     pub fn close(&self, reason: &str) {
         let mut state = self.lock();
         if matches!(*state, State::Closed(_)) {

@@ -2,8 +2,8 @@
 
 use forerun_core::{InvalidDistribution, Ticket};
 
-/// A message that cannot be read. The two ends may then differ in what they hold, so the connection must
-/// be closed.
+/// A message that cannot be read. The two ends may then differ in what they hold, so the connection
+/// must be closed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum WireError {
     /// The message is from another version of this crate.

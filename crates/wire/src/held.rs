@@ -76,8 +76,8 @@ impl FeaturesDelta<'_> {
 }
 
 impl Held {
-    /// Returns what the receiver of this sequence's last job lacks of a job's tokens, and holds them
-    /// from now on.
+    /// Returns what the receiver of this sequence's last job lacks of a job's tokens, and holds
+    /// them from now on.
     pub(crate) fn send_tokens<'a>(
         &mut self,
         sampling: &'a Sampling,
@@ -139,8 +139,8 @@ impl Held {
         delta.held.is_none_or(has)
     }
 
-    /// Returns the features of a job, and holds them from now on. This end must have what the message
-    /// refers to ([`Held::has_features`]).
+    /// Returns the features of a job, and holds them from now on. This end must have what the
+    /// message refers to ([`Held::has_features`]).
     pub(crate) fn receive_features(
         &mut self,
         delta: FeaturesDelta<'_>,

@@ -12,14 +12,16 @@ use std::collections::HashMap;
 pub enum Reply {
     /// A job has ended.
     Completed(Completion),
-    /// The worker does not hold the tokens that a job refers to. Send it these bytes: the whole job.
+    /// The worker does not hold the tokens that a job refers to. Send it these bytes: the whole
+    /// job.
     Resend(Vec<u8>),
 }
 
 /// The end of a connection that submits jobs and gets their completions.
 ///
 /// Each method returns the bytes of a message. The channel must deliver the messages to the
-/// [`WorkerEnd`](crate::WorkerEnd) complete and in this order. The crate's documentation has an example.
+/// [`WorkerEnd`](crate::WorkerEnd) complete and in this order. The crate's documentation has an
+/// example.
 #[derive(Debug, Default)]
 pub struct HostEnd {
     /// What the worker holds of each sequence, unless it has forgotten it.
@@ -50,8 +52,8 @@ impl HostEnd {
         write(&ToWorker::Cancel(ticket))
     }
 
-    /// Returns the message that frees a sequence's caches on the worker. Until then this end keeps the
-    /// tokens and features of the sequence's last job alive.
+    /// Returns the message that frees a sequence's caches on the worker. Until then this end keeps
+    /// the tokens and features of the sequence's last job alive.
     #[must_use]
     pub fn release(&mut self, sequence: SequenceId) -> Vec<u8> {
         self.sequences.remove(&sequence);
@@ -61,8 +63,8 @@ impl HostEnd {
     /// Reads a message from the worker.
     ///
     /// # Errors
-    /// [`WireError`] if the bytes are not a valid message about a job in flight. Close the connection
-    /// then.
+    /// [`WireError`] if the bytes are not a valid message about a job in flight. Close the
+    /// connection then.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Reply, WireError> {
         match read(bytes)? {
             ToHost::Completion(message) => {

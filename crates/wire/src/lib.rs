@@ -1,22 +1,23 @@
 //! Jobs and completions as bytes, for workers in other processes.
 //!
-//! A [`Job`](forerun_core::Job) carries the whole sequence. Sent as it is, each job of a long text would be large. A
-//! connection has two ends that remember the last job of each sequence, so that only differences travel:
+//! A [`Job`](forerun_core::Job) carries the whole sequence. Sent as it is, each job of a long text
+//! would be large. A connection has two ends that remember the last job of each sequence, so that
+//! only differences travel:
 //!
-//! * **Tokens**: a job names the prefix that the worker holds by its length and a digest, and adds the
-//!   new tokens. The digest includes the sampling options.
+//! * **Tokens**: a job names the prefix that the worker holds by its length and a digest, and adds
+//!   the new tokens. The digest includes the sampling options.
 //! * **Features**: likewise, in whole parts.
-//! * **Rows**: greedy and coupled rows are one token. Other rows have only the tokens that the filters
-//!   keep. Every row that arrives has the bits of the row that was sent.
+//! * **Rows**: greedy and coupled rows are one token. Other rows have only the tokens that the
+//!   filters keep. Every row that arrives has the bits of the row that was sent.
 //!
-//! If the worker does not hold a prefix, because it has restarted or needed the memory, it asks for the
-//! whole job. Commands keep their order: those after it wait. So the host must read the worker's messages
-//! even while no completion is awaited.
+//! If the worker does not hold a prefix, because it has restarted or needed the memory, it asks for
+//! the whole job. Commands keep their order: those after it wait. So the host must read the
+//! worker's messages even while no completion is awaited.
 //!
-//! This crate does no input or output. [`HostEnd`] and [`WorkerEnd`] turn calls into messages and back,
-//! for any channel that delivers complete messages in order: MPI, sockets with a length before each
-//! message, or queues. Messages are for the same version on both sides; others are refused.
-//! [`Connection`] is a [`HostEnd`] that the decoders of several sequences share.
+//! This crate does no input or output. [`HostEnd`] and [`WorkerEnd`] turn calls into messages and
+//! back, for any channel that delivers complete messages in order: MPI, sockets with a length
+//! before each message, or queues. Messages are for the same version on both sides; others are
+//! refused. [`Connection`] is a [`HostEnd`] that the decoders of several sequences share.
 //!
 //! ```rust
 //! use forerun_core::{

@@ -50,7 +50,8 @@ pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// A distribution. All forms are exact: the row that is read has the bits of the row that was written.
+/// A distribution. All forms are exact: the row that is read has the bits of the row that was
+/// written.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum CompactRow<'a> {
     /// A token of weight 1, as in greedy and coupled rows.

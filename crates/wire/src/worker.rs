@@ -37,9 +37,10 @@ pub struct Received {
 
 /// The end of a connection that runs jobs and reports their completions.
 ///
-/// It holds the tokens and features of each sequence's last job. If it does not hold what a job refers
-/// to, it asks the host for the whole job. Later messages wait for it, so commands keep their order.
-/// Only cancellations do not wait: a job that is cancelled before it runs is cancelled right after it starts.
+/// It holds the tokens and features of each sequence's last job. If it does not hold what a job
+/// refers to, it asks the host for the whole job. Later messages wait for it, so commands keep
+/// their order. Only cancellations do not wait: a job that is cancelled before it runs is cancelled
+/// right after it starts.
 #[derive(Debug)]
 pub struct WorkerEnd {
     sequences: HashMap<SequenceId, Entry>,
@@ -66,8 +67,8 @@ struct Entry {
 }
 
 impl WorkerEnd {
-    /// Creates the end of a new connection. It holds up to `budget` bytes of tokens and features, of
-    /// the sequences used last; always those of the very last one.
+    /// Creates the end of a new connection. It holds up to `budget` bytes of tokens and features,
+    /// of the sequences used last; always those of the very last one.
     #[must_use]
     pub fn new(budget: usize) -> Self {
         Self {

@@ -260,7 +260,8 @@ fn the_sequences_used_last_stay_within_the_budget() {
     assert_eq!(connection.worker.held_bytes(), 0);
 }
 
-/// A host that restarted, so that its end and the worker's know different tokens, gets what it submits.
+/// A host that restarted, so that its end and the worker's know different tokens, gets what it
+/// submits.
 #[test]
 fn a_digest_of_other_tokens_or_options_is_a_miss() {
     let text: Vec<TokenId> = (0..50).collect();

@@ -1,5 +1,5 @@
-//! Bytes from outside: every message gives a result or an error, without a panic, and without memory out of
-//! proportion to its size.
+//! Bytes from outside: every message gives a result or an error, without a panic, and without
+//! memory out of proportion to its size.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -87,7 +87,8 @@ fn completions() -> Vec<Completion> {
         .collect()
 }
 
-/// Two ends in the middle of a conversation, and all of its messages: to the worker, and to the host.
+/// Two ends in the middle of a conversation, and all of its messages: to the worker, and to the
+/// host.
 fn conversation() -> ((HostEnd, WorkerEnd), [Vec<Vec<u8>>; 2]) {
     let (mut host, mut worker) = (HostEnd::new(), WorkerEnd::new(10_000));
     let (mut to_worker, mut to_host) = (Vec::new(), Vec::new());

@@ -1,4 +1,5 @@
-//! Bytes between an engine and its workers. All tests are one program, because each program takes seconds to link.
+//! Bytes between an engine and its workers. All tests are one program, because each program takes
+//! seconds to link.
 
 mod common;
 mod connection;

@@ -71,8 +71,8 @@ impl Case {
             .collect()
     }
 
-    /// Returns the jobs and completions of a round in which the sequence has `prefix` tokens, `new` of
-    /// them since the round before, and the features of all.
+    /// Returns the jobs and completions of a round in which the sequence has `prefix` tokens, `new`
+    /// of them since the round before, and the features of all.
     fn round(&self, tokens: &[TokenId], features: &Features) -> [(Job, Completion); 2] {
         let (sequence, sampling) = (SequenceId(1), (self.sampling)());
         let tokens: Arc<[TokenId]> = tokens.into();

@@ -11,7 +11,8 @@ use std::net::IpAddr;
 
 /// Offer the workers' models at one address, with OpenAI's API.
 ///
-/// There is no authentication: put a proxy before it, or listen on this machine only, as it does by default.
+/// There is no authentication: put a proxy before it, or listen on this machine only, as it does by
+/// default.
 #[derive(Parser, Debug)]
 #[command(name = "forerun-front", version, max_term_width = 100)]
 struct Arguments {
@@ -29,8 +30,8 @@ struct Arguments {
 
     /// How often a request may move to another worker.
     ///
-    /// Answers with frequency or presence penalties change when they move, and those without a seed continue with other
-    /// random numbers. All others keep their text.
+    /// Answers with frequency or presence penalties change when they move, and those without a seed
+    /// continue with other random numbers. All others keep their text.
     #[arg(long, value_name = "N", default_value_t = 3)]
     migration_limit: u32,
 

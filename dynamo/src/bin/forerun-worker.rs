@@ -11,9 +11,10 @@ use std::time::Duration;
 
 /// Serve a model to NVIDIA Dynamo's front end.
 ///
-/// The options of models, drafts and devices are those of `forerun serve`. Where the worker, the front end and the other
-/// workers find each other is an option here or a variable of the environment, the same for all: DYN_DISCOVERY_BACKEND,
-/// DYN_FILE_KV, ETCD_ENDPOINTS and others. See the guide, chapter "NVIDIA Dynamo".
+/// The options of models, drafts and devices are those of `forerun serve`. Where the worker, the
+/// front end and the other workers find each other is an option here or a variable of the
+/// environment, the same for all: DYN_DISCOVERY_BACKEND, DYN_FILE_KV, ETCD_ENDPOINTS and others.
+/// See the guide, chapter "NVIDIA Dynamo".
 #[derive(Parser, Debug)]
 #[command(name = "forerun-worker", version, max_term_width = 100)]
 struct Arguments {
@@ -41,15 +42,17 @@ struct WorkerArguments {
 
     /// Seconds in which answers may finish on shutdown, before they move to another worker.
     ///
-    /// They begin after Dynamo's own grace period of 5 seconds (DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS). Dynamo ends the
-    /// process after 30 seconds more (DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT).
+    /// They begin after Dynamo's own grace period of 5 seconds
+    /// (DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS). Dynamo ends the process after 30 seconds more
+    /// (DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT).
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(..=3600))]
     drain_seconds: u64,
 
     /// Refuse requests with frequency or presence penalties.
     ///
-    /// They count the tokens of the answer. After a move to another worker, they would count only those since the move, and
-    /// the text would change. Use it with a front end that moves requests (`--migration-limit`).
+    /// They count the tokens of the answer. After a move to another worker, they would count only
+    /// those since the move, and the text would change. Use it with a front end that moves requests
+    /// (`--migration-limit`).
     #[arg(long)]
     refuse_penalties: bool,
 
@@ -57,9 +60,11 @@ struct WorkerArguments {
     #[arg(long)]
     no_kv_events: bool,
 
-    /// Folder with config.json, tokenizer.json and tokenizer_config.json for the front end [default: the model's]
+    /// Folder with config.json, tokenizer.json and tokenizer_config.json for the front end
+    /// [default: the model's]
     ///
-    /// A GGUF file needs one. The folder has the same path on all hosts, or the front end finds the model by its hub id.
+    /// A GGUF file needs one. The folder has the same path on all hosts, or the front end finds the
+    /// model by its hub id.
     #[arg(long, value_name = "DIR")]
     model_card: Option<PathBuf>,
 

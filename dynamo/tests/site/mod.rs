@@ -86,7 +86,8 @@ pub(crate) struct Answer {
     pub(crate) worker: Value,
 }
 
-/// Returns a free port below those that the system gives out, and below 2¹⁵: Dynamo reads some ports as signed numbers.
+/// Returns a free port below those that the system gives out, and below 2¹⁵: Dynamo reads some
+/// ports as signed numbers.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let start = std::process::id() % 6000;
@@ -115,8 +116,8 @@ impl Site {
             ("DYN_EVENT_PLANE", "zmq".to_owned()),
             ("DYN_LOG", "warn".into()),
             ("DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS", "0.2".into()),
-            // Requests of a worker that does not accept or continue them move. After twice the second time, the front end
-            // gives up.
+            // Requests of a worker that does not accept or continue them move. After twice the
+            // second time, the front end gives up.
             ("DYN_TCP_REQUEST_TIMEOUT", "2".into()),
             ("DYN_HTTP_BACKEND_STREAM_TIMEOUT_SECS", "4".into()),
             ("FORERUN_CARDS", folder.path().join("cards").display().to_string()),

@@ -12,8 +12,8 @@ pub struct Checked {
     pub prediction: Prediction,
     /// The measured speed after the first token, in tokens per second: as `ns_per_token` counts it.
     pub measured_tokens_per_second: f64,
-    /// The speed in the odd rounds of the check divided by that in the even ones, minus 1. This is noise, so no prediction can be
-    /// better. None: there was one round.
+    /// The speed in the odd rounds of the check divided by that in the even ones, minus 1. This is
+    /// noise, so no prediction can be better. None: there was one round.
     pub noise: Option<f64>,
 }
 
@@ -44,8 +44,8 @@ fn median_size(values: impl Iterator<Item = f64>) -> Option<f64> {
     Some((sizes[(sizes.len() - 1) / 2] + upper) / 2.0)
 }
 
-/// Returns the speed in tokens per second from the times of a token in nanoseconds, by prompt and round, of every `step`th
-/// round from `first` on.
+/// Returns the speed in tokens per second from the times of a token in nanoseconds, by prompt and
+/// round, of every `step`th round from `first` on.
 fn speed(prompts: &[Vec<f64>], first: usize, step: usize) -> f64 {
     let of_rounds = |times: &Vec<f64>| -> Option<f64> {
         let mut times: Vec<f64> = times.iter().skip(first).step_by(step).copied().collect();
@@ -56,8 +56,8 @@ fn speed(prompts: &[Vec<f64>], first: usize, step: usize) -> f64 {
 }
 
 impl Laboratory<'_> {
-    /// Returns the measured speeds of predictions, in their order. [`measure`](Self::measure) has measured them, if the
-    /// options say so.
+    /// Returns the measured speeds of predictions, in their order. [`measure`](Self::measure) has
+    /// measured them, if the options say so.
     #[must_use]
     pub fn checked(&self, predictions: &[Prediction]) -> Vec<Checked> {
         let checked = |prediction: &Prediction| {

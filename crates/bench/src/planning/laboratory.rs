@@ -20,7 +20,8 @@ pub struct MeasurementOptions {
     pub answer_tokens: usize,
     /// The drafts of the measured answers; the simulator predicts the others.
     pub drafts: Vec<PlannedDraft>,
-    /// The time for all measurements, with the records of drafters. Each answer is measured at least once.
+    /// The time for all measurements, with the records of drafters. Each answer is measured at
+    /// least once.
     pub time: Duration,
     /// The hardware, in words.
     pub hardware: String,
@@ -43,7 +44,8 @@ pub struct Laboratory<'a> {
     pub(super) settings: Vec<Setting>,
     pub(super) options: MeasurementOptions,
     pub(super) canceller: Canceller,
-    /// The times of a token in nanoseconds, by prompt and round, of the answers of a check: by timing and draft.
+    /// The times of a token in nanoseconds, by prompt and round, of the answers of a check: by
+    /// timing and draft.
     pub(super) checks: BTreeMap<(usize, PlannedDraft), Vec<Vec<f64>>>,
 }
 
@@ -118,7 +120,8 @@ impl<'a> Laboratory<'a> {
         }
     }
 
-    /// Generates a greedy answer with the method of a setting and these drafts. The engine chooses automatic sizes.
+    /// Generates a greedy answer with the method of a setting and these drafts. The engine chooses
+    /// automatic sizes.
     pub(super) fn answer(
         &self,
         engine: &Forerun,

@@ -56,8 +56,9 @@ impl Laboratory<'_> {
         self.options.check.as_ref().map_or(ROUNDS, |check| check.rounds)
     }
 
-    /// Measures all settings, several times in turn as long as there is time, and runs what is to be checked. So a machine
-    /// that changes its speed changes it for all of them. `progress` gets each setting before each of its [turns](Self::turns).
+    /// Measures all settings, several times in turn as long as there is time, and runs what is to
+    /// be checked. So a machine that changes its speed changes it for all of them. `progress` gets
+    /// each setting before each of its [turns](Self::turns).
     ///
     /// # Errors
     /// If an engine cannot be opened, an answer fails, or two methods give different texts.
@@ -75,7 +76,8 @@ impl Laboratory<'_> {
                 self.measure_group(&group, &mut measured, &mut progress)?;
             }
         }
-        // A choice of methods that has hardly drafted does not show what drafts cost: the first one reads the prompt.
+        // A choice of methods that has hardly drafted does not show what drafts cost: the first one
+        // reads the prompt.
         let has_drafted = |answer: &MeasuredAnswer| answer.drafts().nth(1).is_some();
         measured.answers.retain(|&index, (_, answers)| {
             let is_choice = self.settings[index].plan.method() == Method::Auto;
@@ -180,7 +182,8 @@ impl Laboratory<'_> {
         let token_ns = texts.iter().map(|text| text.1).fold(f64::INFINITY, f64::min);
         let answers =
             self.settings.iter().map(|setting| setting.drafts_of(&self.options.drafts).len());
-        // What a drafter drafts from a token is recorded in about the time of a token, and the ranks in twice that.
+        // What a drafter drafts from a token is recorded in about the time of a token, and the
+        // ranks in twice that.
         let with_trees: BTreeMap<_, _> = self
             .settings
             .iter()
@@ -204,8 +207,9 @@ impl Laboratory<'_> {
         self.settings.iter().filter(of_same).any(Setting::is_tree)
     }
 
-    /// Measures the answers of a setting to all prompts with all measured drafts, once and again as long as there is time,
-    /// and returns them with the time that they took. With a check, there is one answer for each, next to that of the check.
+    /// Measures the answers of a setting to all prompts with all measured drafts, once and again as
+    /// long as there is time, and returns them with the time that they took. With a check, there is
+    /// one answer for each, next to that of the check.
     fn answers(
         &self,
         turn: &Turn<'_>,
@@ -299,8 +303,8 @@ mod tests {
         };
         let loader = Loader::new();
         let mut laboratory = Laboratory::new(settings, measurement, loader, Canceller::new());
-        // A token takes a millisecond. Plain decoding, chains and trees have an answer each, and the ranks are recorded in the
-        // time of three: 600 tokens are 50 for each of two prompts.
+        // A token takes a millisecond. Plain decoding, chains and trees have an answer each, and
+        // the ranks are recorded in the time of three: 600 tokens are 50 for each of two prompts.
         let mut texts = vec![(vec![TokenId::MIN; 100], 1e6); 2];
         laboratory.fit_to_time(&mut texts);
         assert_eq!(texts.iter().map(|text| text.0.len()).collect::<Vec<_>>(), [50, 50]);

@@ -1,7 +1,7 @@
 //! Measures models and devices for plans, and checks plans.
 //!
-//! A [`Laboratory`] opens one engine at a time. Idle engines would disturb the others: their threads and weights share
-//! the cores and their caches.
+//! A [`Laboratory`] opens one engine at a time. Idle engines would disturb the others: their
+//! threads and weights share the cores and their caches.
 
 mod check;
 mod laboratory;

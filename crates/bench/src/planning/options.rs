@@ -3,7 +3,8 @@
 use forerun_sim::planning::{HardwareProfile, PlannedDraft, Prediction};
 use std::fmt::Write;
 
-/// Returns the text of a configuration file with the options of a prediction. It begins with `comment`.
+/// Returns the text of a configuration file with the options of a prediction. It begins with
+/// `comment`.
 #[must_use]
 pub fn plan_file(profile: &HardwareProfile, prediction: &Prediction, comment: &str) -> String {
     let mut text: String = comment.lines().map(|line| format!("# {line}\n")).collect();

@@ -10,11 +10,14 @@ use forerun_core::{
 use forerun_sim::planning::DrafterRecord;
 use std::sync::Arc;
 
-/// The longest draft that is recorded. Automatic lengths are at most as long, and trees at most as deep.
+/// The longest draft that is recorded. Automatic lengths are at most as long, and trees at most as
+/// deep.
 pub(super) const LONGEST: usize = 16;
-/// The candidates of a depth that are recorded: no tree of ranked candidates has more after one token.
+/// The candidates of a depth that are recorded: no tree of ranked candidates has more after one
+/// token.
 const CANDIDATES: usize = 10;
-/// The depths of a tree that are drafted beyond those that are known. Few drafts are accepted much further.
+/// The depths of a tree that are drafted beyond those that are known. Few drafts are accepted much
+/// further.
 const STEP: usize = 3;
 
 /// Drafts at every position of the target's answers.
@@ -30,21 +33,23 @@ struct Text {
     sequence: SequenceId,
     tokens: Vec<TokenId>,
     prompt_len: usize,
-    /// Those of all tokens but the last, a row each, which all jobs share; empty if the drafter reads none.
+    /// Those of all tokens but the last, a row each, which all jobs share; empty if the drafter
+    /// reads none.
     features: Vec<Arc<FeatureRows>>,
 }
 
 impl Text {
-    /// Returns the features of the tokens that the target has read before it gives the token at `end`. All but the last of the
-    /// tokens before that have some.
+    /// Returns the features of the tokens that the target has read before it gives the token at
+    /// `end`. All but the last of the tokens before that have some.
     fn features_before(&self, end: usize) -> Features {
         self.features.iter().take(end.saturating_sub(1)).cloned().collect()
     }
 }
 
 impl Recorder<'_> {
-    /// Returns what the drafter proposes after every prefix of the target's answers. Its drafts are those that it would
-    /// make in an answer: a drafter on features gets those that the target has there.
+    /// Returns what the drafter proposes after every prefix of the target's answers. Its drafts are
+    /// those that it would make in an answer: a drafter on features gets those that the target has
+    /// there.
     pub(super) fn record(
         &self,
         texts: &[(Vec<TokenId>, f64)],
@@ -115,8 +120,8 @@ impl Recorder<'_> {
         }
     }
 
-    /// Returns the rank of each token of the answer among the candidates of a drafter that depends on nothing but the
-    /// tokens before it. Such a drafter proposes the same in every draft.
+    /// Returns the rank of each token of the answer among the candidates of a drafter that depends
+    /// on nothing but the tokens before it. Such a drafter proposes the same in every draft.
     fn ranks_of_tokens(
         &self,
         cluster: &mut dyn Cluster,
@@ -133,7 +138,8 @@ impl Recorder<'_> {
         (text.prompt_len..text.tokens.len()).map(rank).collect()
     }
 
-    /// Records the whole drafts at every position of an answer, of at most `longest` tokens, and their ranks.
+    /// Records the whole drafts at every position of an answer, of at most `longest` tokens, and
+    /// their ranks.
     fn record_drafts(
         &self,
         cluster: &mut dyn Cluster,
@@ -166,8 +172,8 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// Returns the length of the longest draft after the first `end` tokens of a text, of at most `longest` tokens, and how
-    /// many of its tokens are the text's.
+    /// Returns the length of the longest draft after the first `end` tokens of a text, of at most
+    /// `longest` tokens, and how many of its tokens are the text's.
     fn longest_draft(
         &self,
         cluster: &mut dyn Cluster,
@@ -179,8 +185,8 @@ impl Recorder<'_> {
             let tokens = draft.tree.tokens().iter().zip(&text.tokens[end..]);
             tokens.take_while(|(drafted, own)| drafted == own).count()
         };
-        // A drafter that goes token by token drafts as many as it is asked for. Those after a wrong one make no
-        // difference.
+        // A drafter that goes token by token drafts as many as it is asked for. Those after a wrong
+        // one make no difference.
         let short = longest.min(STEP + 1);
         let is_model = self.setting.plan.drafter() != DrafterKind::PromptLookup;
         if is_model && !one_forward {
@@ -194,8 +200,8 @@ impl Recorder<'_> {
         Ok((draft.tree.len(), agreed(&draft)))
     }
 
-    /// Returns the ranks of the answer's tokens from `end` on in one draft, along the path of these tokens. The first
-    /// `agreed` are the drafter's best.
+    /// Returns the ranks of the answer's tokens from `end` on in one draft, along the path of these
+    /// tokens. The first `agreed` are the drafter's best.
     fn ranks_of_draft(
         &self,
         cluster: &mut dyn Cluster,
@@ -267,7 +273,8 @@ impl Recorder<'_> {
     }
 }
 
-/// Returns the tree whose rows along a path of ranks have all recorded candidates, and the others none.
+/// Returns the tree whose rows along a path of ranks have all recorded candidates, and the others
+/// none.
 fn along(path: &[usize]) -> DraftShape {
     let mut children = vec![CANDIDATES];
     for rank in &path[..path.len() - 1] {
@@ -306,7 +313,8 @@ mod tests {
         let DraftShape::Ranked { children } = shape else { panic!() };
         let with_children: Vec<usize> =
             (0..children.len()).filter(|&row| children[row] > 0).collect();
-        // Row 0 is the prefix; its third candidate is row 3; the best candidate after that is row 11.
+        // Row 0 is the prefix; its third candidate is row 3; the best candidate after that is row
+        // 11.
         assert_eq!(with_children, [0, 3, 11]);
     }
 }

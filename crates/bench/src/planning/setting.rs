@@ -42,13 +42,14 @@ impl Setting {
         self.options.tree != Tree::None
     }
 
-    /// Returns whether the drafter depends on nothing but the tokens before each of its own, so that a token is as often
-    /// right at the start of a draft as later.
+    /// Returns whether the drafter depends on nothing but the tokens before each of its own, so
+    /// that a token is as often right at the start of a draft as later.
     pub(super) fn reads_text_alone(&self) -> bool {
         self.plan.drafter() == DrafterKind::Model
     }
 
-    /// Returns those of `drafts` that its answers can have. A choice of methods has no fixed sizes, unless there are no others.
+    /// Returns those of `drafts` that its answers can have. A choice of methods has no fixed sizes,
+    /// unless there are no others.
     pub(super) fn drafts_of(&self, drafts: &[PlannedDraft]) -> Vec<PlannedDraft> {
         if !self.plan.method().drafts() {
             return vec![PlannedDraft::Chain(0)];
@@ -89,8 +90,9 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// Returns plain decoding, and every method with every drafter on every placement that these options allow, with chains
-/// and with trees. A method, drafter, placement or tree that is set is the only one.
+/// Returns plain decoding, and every method with every drafter on every placement that these
+/// options allow, with chains and with trees. A method, drafter, placement or tree that is set is
+/// the only one.
 ///
 /// # Errors
 /// If the options do not fit together, or if something that they ask for cannot be simulated.
@@ -214,8 +216,8 @@ impl Trees {
 pub(super) const SIMULATED: &str =
     "model, prompt-lookup, eagle, medusa, hydra, dflash, dflash2, dspark, mtp and parallel";
 
-/// Returns whether the drafts of a drafter follow from the text and the target's hidden states, so that they can be
-/// recorded at every position and replayed.
+/// Returns whether the drafts of a drafter follow from the text and the target's hidden states, so
+/// that they can be recorded at every position and replayed.
 fn is_simulated(drafter: DrafterKind) -> bool {
     use DrafterKind as Kind;
     let on_features = [
@@ -231,13 +233,14 @@ fn is_simulated(drafter: DrafterKind) -> bool {
     runs_ahead(drafter) || on_features.contains(&drafter)
 }
 
-/// Returns whether the record of a drafter also shows what it drafts after tokens that the target has not read.
+/// Returns whether the record of a drafter also shows what it drafts after tokens that the target
+/// has not read.
 fn runs_ahead(drafter: DrafterKind) -> bool {
     [DrafterKind::Model, DrafterKind::PromptLookup].contains(&drafter)
 }
 
-/// Returns whether a drafter's trees can be replayed by the ranks of the target's tokens. DSpark ends a tree by the
-/// confidence in all of its paths, and prompt lookup drafts what it finds.
+/// Returns whether a drafter's trees can be replayed by the ranks of the target's tokens. DSpark
+/// ends a tree by the confidence in all of its paths, and prompt lookup drafts what it finds.
 fn drafts_ranked_trees(drafter: DrafterKind) -> bool {
     ![DrafterKind::DSpark, DrafterKind::PromptLookup].contains(&drafter)
 }
@@ -252,7 +255,8 @@ fn separate(options: &Options) -> Option<Placement> {
     is_separate.then(|| parallel.placement().clone())
 }
 
-/// Returns the drafters with their checkpoints: the given one, and prompt lookup, which is always free.
+/// Returns the drafters with their checkpoints: the given one, and prompt lookup, which is always
+/// free.
 fn drafters(base: &Options) -> Result<Vec<(DrafterKind, Option<ModelSource>)>, PlanningError> {
     let lookup = (DrafterKind::PromptLookup, None);
     if base.drafter.is_none() && base.draft_model.is_none() {

@@ -155,7 +155,8 @@ fn over_prompts_headings() -> Vec<String> {
     first.chain(Metric::OVER_PROMPTS.map(|metric| metric.heading().to_owned())).collect()
 }
 
-/// Returns the rows of that table: one for each configuration and category, and for all categories together.
+/// Returns the rows of that table: one for each configuration and category, and for all categories
+/// together.
 fn over_prompts_rows(summary: &Summary) -> Vec<Vec<String>> {
     let all = summary.categories.iter().map(|category| category.prompts).sum();
     let categories =

@@ -5,8 +5,8 @@ use crate::metrics::{Measured, Metric};
 use crate::summary::{ConfigurationSummary, OVERALL, Summary};
 use forerun_draw::number;
 
-/// Returns one sentence or two for each baseline: the fastest configuration, and which differences are
-/// noise.
+/// Returns one sentence or two for each baseline: the fastest configuration, and which differences
+/// are noise.
 pub(super) fn verdict(summary: &Summary) -> Vec<String> {
     let is_peer = |name: &str| summary.same_text.iter().any(|agreement| agreement.peer == name);
     let baselines = summary.configurations.iter().filter(|entry| entry.baseline == entry.name);
@@ -77,8 +77,8 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Returns the largest difference of two means that is noise: twice its standard deviation, from the
-/// configurations' mean variance over repeats. `None` if there is only one repeat.
+/// Returns the largest difference of two means that is noise: twice its standard deviation, from
+/// the configurations' mean variance over repeats. `None` if there is only one repeat.
 fn noise(deviations: impl Iterator<Item = Option<f64>>, repeats: usize) -> Option<f64> {
     let variances: Option<Vec<f64>> =
         deviations.map(|deviation| deviation.map(|deviation| deviation * deviation)).collect();

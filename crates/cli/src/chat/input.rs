@@ -171,8 +171,8 @@ impl Terminal {
     }
 }
 
-/// Returns the path of the history file, by the XDG base directory specification, or in the folder of local data on
-/// Windows.
+/// Returns the path of the history file, by the XDG base directory specification, or in the folder
+/// of local data on Windows.
 fn history_file() -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());

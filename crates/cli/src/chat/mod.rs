@@ -49,8 +49,8 @@ pub(crate) fn run_model(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Returns the message of the command line, after the text that is piped in; `None` if there is neither and a terminal
-/// can be asked.
+/// Returns the message of the command line, after the text that is piped in; `None` if there is
+/// neither and a terminal can be asked.
 fn first_message(prompt: &[String]) -> anyhow::Result<Option<String>> {
     let prompt = prompt.join(" ");
     if std::io::stdin().is_terminal() {

@@ -1,5 +1,5 @@
-//! `forerun demo`: the methods write the same text, one after another; then their recordings are shown side by
-//! side.
+//! `forerun demo`: the methods write the same text, one after another; then their recordings are
+//! shown side by side.
 
 mod panes;
 mod recording;

@@ -70,8 +70,8 @@ impl Recording {
         (self.tokens.len() - first) as f64 / (self.total_ns() as f64 / 1e9)
     }
 
-    /// Returns what the devices did in the first nanoseconds after the first token, in lines of at most
-    /// `columns` columns.
+    /// Returns what the devices did in the first nanoseconds after the first token, in lines of at
+    /// most `columns` columns.
     pub(crate) fn timeline(&self, window_ns: u64, columns: usize) -> String {
         let mut trace = self.trace.with_devices_as_lanes();
         let scores = trace.spans.iter().filter(|span| span.kind == SpanKind::Score);

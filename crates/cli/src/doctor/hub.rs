@@ -58,7 +58,8 @@ mod with_hub {
         Check::ok(NAME, found)
     }
 
-    /// Returns the free bytes of the disk on which a path is, or would be created, if the system reports it.
+    /// Returns the free bytes of the disk on which a path is, or would be created, if the system
+    /// reports it.
     #[cfg(unix)]
     fn free_space(path: &Path) -> Option<u64> {
         let space = rustix::fs::statvfs(path.ancestors().find(|folder| folder.exists())?).ok()?;

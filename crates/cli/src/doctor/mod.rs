@@ -1,6 +1,7 @@
 //! `forerun doctor`: what this machine offers, and what would make forerun faster.
 //!
-//! Each check looks at one thing and changes nothing. A check that cannot look says so, and is no failure.
+//! Each check looks at one thing and changes nothing. A check that cannot look says so, and is no
+//! failure.
 
 mod gpu;
 mod hub;

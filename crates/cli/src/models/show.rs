@@ -119,7 +119,8 @@ fn shape(config: &Config) -> String {
     text
 }
 
-/// Returns the family that the configuration of a folder names, also if forerun does not support it.
+/// Returns the family that the configuration of a folder names, also if forerun does not support
+/// it.
 fn declared_family(path: Option<&Path>) -> Option<String> {
     let text = std::fs::read_to_string(path?.join("config.json")).ok()?;
     let config: Value = serde_json::from_str(&text).ok()?;

@@ -194,8 +194,9 @@ fn write_own_text(
     Ok(done.then_some(file))
 }
 
-/// Returns the training options. The defaults are those of ParallelSpec (arXiv 2410.05589, table 3), of DFlash's paper
-/// (arXiv 2602.06036), and of the published configurations of DSpark's authors. EAGLE has the defaults of ParallelSpec in its place.
+/// Returns the training options. The defaults are those of ParallelSpec (arXiv 2410.05589, table
+/// 3), of DFlash's paper (arXiv 2602.06036), and of the published configurations of DSpark's
+/// authors. EAGLE has the defaults of ParallelSpec in its place.
 fn options(
     drafter: &DrafterOptions,
     arguments: &DrafterArguments,

@@ -108,7 +108,8 @@ fn training_folder(out: &Path) -> anyhow::Result<PathBuf> {
     Ok(out.with_file_name(name))
 }
 
-/// Returns the `tokenizer.json` of a model. That of a GGUF file is written to the directory of the run.
+/// Returns the `tokenizer.json` of a model. That of a GGUF file is written to the directory of the
+/// run.
 pub(super) fn tokenizer_of(model: &Path, run: &Path) -> anyhow::Result<Option<PathBuf>> {
     if GgufFile::find(model)?.is_some() {
         let file = run.join("tokenizer.json");

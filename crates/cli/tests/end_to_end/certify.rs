@@ -161,7 +161,8 @@ fn servers_are_compared() {
     speculative.stop();
 }
 
-/// A server whose model is not quite the reference's: one norm is a few percent larger in every second channel.
+/// A server whose model is not quite the reference's: one norm is a few percent larger in every
+/// second channel.
 #[cfg(all(feature = "server", target_os = "linux"))]
 #[test]
 fn a_server_that_diverges_is_found() {

@@ -252,8 +252,8 @@ fn templates_that_cannot_be_used_are_refused_before_loading() {
     refuse(file.to_str().unwrap(), &["the model's chat template refuses", "never"]);
     write("{% if messages|length > 1 %}x{% endif %}");
     refuse(file.to_str().unwrap(), &["the chat template has no text", "--chat-template"]);
-    // A template that renders no text for some message, does not finish, or grows without bounds, is
-    // reported, and the chat continues.
+    // A template that renders no text for some message, does not finish, or grows without bounds,
+    // is reported, and the chat continues.
     write("{% if messages[0].content != 'a' %}x{% endif %}");
     let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
     let finished = run.succeed();

@@ -1,5 +1,5 @@
-//! EasySpec in the laboratory: `forerun analyze layers` compares strategies, and `bench run` repeats
-//! the paper's comparisons.
+//! EasySpec in the laboratory: `forerun analyze layers` compares strategies, and `bench run`
+//! repeats the paper's comparisons.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,5 @@
-//! GPUs, on CUDA's emulator, which a variable chooses. Without a C++ compiler these tests report that they are skipped.
+//! GPUs, on CUDA's emulator, which a variable chooses. Without a C++ compiler these tests report
+//! that they are skipped.
 
 use crate::common::{Models, Run};
 use forerun::available_cores;

@@ -184,7 +184,8 @@ fn the_projection_of_pard_2_is_downloaded_too() {
     offline.assert_refused("no projection", &["no warp_model.safetensors"]);
     assert_eq!(run(&format!("pard/two@{commit}"), "parallel").succeed().output(), expected);
     assert!(projection.is_file());
-    // A pickled projection is not read, and the error says how to convert it. The model drafts from tokens alone.
+    // A pickled projection is not read, and the error says how to convert it. The model drafts from
+    // tokens alone.
     let pickled = models.folder().join("pickled");
     fs::create_dir_all(&pickled).unwrap();
     for name in ["config.json", "model.safetensors"] {

@@ -89,7 +89,8 @@ fn several_drafters_give_the_text_of_plain_decoding() {
     few.assert_refused("a group", &["1 drafter group for 2 drafters", "repeat the group"]);
 }
 
-/// Some rounds verify a lookup, and others a draft. Seeded text is the same in each run, also where it depends on drafts.
+/// Some rounds verify a lookup, and others a draft. Seeded text is the same in each run, also where
+/// it depends on drafts.
 #[test]
 fn lookups_take_the_place_of_some_drafts() {
     let models = Models::pair();

@@ -190,7 +190,8 @@ fn drafters_on_hidden_states_are_planned_as_they_draft() {
             assert!(ranking.len() <= 3, "{report}");
             let planned = ranking.iter().find(|found| found["drafter"] == kind).unwrap();
             assert_eq!(planned[option], value);
-            // The size of a tree that is requested for a real answer is fixed by a number of depths.
+            // The size of a tree that is requested for a real answer is fixed by a number of
+            // depths.
             let generate = with_models("generate", drafter).with(&[
                 "--prompt",
                 "Once upon a time",

@@ -122,7 +122,8 @@ fn invalid_combinations_are_refused_with_advice() {
             match layout {
                 // This drafter reads only tokens.
                 SpeculatorLayout::ParallelMedusa => drop(run.succeed().output()),
-                // They draft ahead on the hidden states that they predict, or without those that are missing.
+                // They draft ahead on the hidden states that they predict, or without those that
+                // are missing.
                 _ if matches!(
                     (drafter, method),
                     ("eagle" | "parallel" | "dflash" | "dflash2" | "dspark", "pearl")

@@ -166,7 +166,8 @@ fn train_drafter(folder: &Path, data: &Path, kind: &[&str], out: &str) -> Run {
         .with(&["--sequences=2", "--accumulation=2", "--context=64", "--evaluation-tokens=256"])
 }
 
-/// The target is a GGUF file, the text contains special tokens, and the drafter has a reduced vocabulary.
+/// The target is a GGUF file, the text contains special tokens, and the drafter has a reduced
+/// vocabulary.
 #[test]
 fn a_reduced_drafter_is_trained_for_a_target_in_a_gguf_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -336,8 +337,8 @@ fn an_interrupted_run_resumes() {
     assert!(resumed == whole, "one thread, the same weights");
 }
 
-/// A second run in one folder is refused, SIGTERM saves as Ctrl-C does, and a run with other options is
-/// only resumed from the beginning.
+/// A second run in one folder is refused, SIGTERM saves as Ctrl-C does, and a run with other
+/// options is only resumed from the beginning.
 #[test]
 fn a_run_is_not_shared_and_not_resumed_with_another_model() {
     let folder = tempfile::tempdir().unwrap();

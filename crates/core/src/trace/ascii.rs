@@ -3,12 +3,13 @@
 use super::{SpanKind, SpanOutcome, Trace};
 
 impl Trace {
-    /// Returns the timeline in columns of `column_ns` nanoseconds each, starting with the first span.
+    /// Returns the timeline in columns of `column_ns` nanoseconds each, starting with the first
+    /// span.
     ///
     /// `D` is drafting and `S` is scoring with all tested candidates accepted. `d` and `s` are the
-    /// same with a rejection. `x` is a cancelled or failed job, and `.` an idle lane. A column shows
-    /// the span at its middle. A span that is too short to be at any shows in the column that it starts
-    /// in, if that is idle in the middle.
+    /// same with a rejection. `x` is a cancelled or failed job, and `.` an idle lane. A column
+    /// shows the span at its middle. A span that is too short to be at any shows in the column that
+    /// it starts in, if that is idle in the middle.
     #[must_use]
     pub fn to_ascii(&self, column_ns: u64) -> String {
         let column_ns = column_ns.max(1);

@@ -271,7 +271,8 @@ pub(crate) mod tests {
         assert_eq!(Trace::default().occupancy().overlap_share(), 0.0);
     }
 
-    /// PEARL's appendix G with two devices: while the target is on one, the drafter is on the other.
+    /// PEARL's appendix G with two devices: while the target is on one, the drafter is on the
+    /// other.
     #[test]
     fn shared_devices_have_lanes_of_their_own() {
         let mut trace = sample();

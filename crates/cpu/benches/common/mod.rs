@@ -22,8 +22,8 @@ pub(crate) fn mid() -> Config {
     }
 }
 
-/// Writes a random checkpoint to a temporary folder, which is deleted when the returned `TempDir` is
-/// dropped.
+/// Writes a random checkpoint to a temporary folder, which is deleted when the returned `TempDir`
+/// is dropped.
 ///
 /// # Errors
 /// [`LoadError`] if its files cannot be written.

@@ -14,9 +14,10 @@ const MIN_SHARED_NUMBERS: usize = 16 << 10;
 /// The input of a linear layer, packed so that a kernel reads it sequentially.
 ///
 /// Rows are grouped in blocks (see [`Activations::pack`]). For float weights, a block of R rows is
-/// `[inputs][R]`, with the inputs zero-padded to an even number. For products of bf16 numbers, it is
-/// `[inputs/2][R][2]`, and with a matrix unit `[inputs/32][R][32]`, zero-padded to 32 inputs. For quantised
-/// weights, it is quants `[inputs/32][R][32]`, with a scale and sums for each block of inputs and row.
+/// `[inputs][R]`, with the inputs zero-padded to an even number. For products of bf16 numbers, it
+/// is `[inputs/2][R][2]`, and with a matrix unit `[inputs/32][R][32]`, zero-padded to 32 inputs.
+/// For quantised weights, it is quants `[inputs/32][R][32]`, with a scale and sums for each block
+/// of inputs and row.
 #[derive(Default)]
 pub(crate) struct Activations {
     rows: usize,
@@ -42,7 +43,8 @@ struct QuantizedBlocks {
 }
 
 impl Activations {
-    /// Packs `x`: `[rows, inputs]` for weights of type `weight_type`, in blocks of up to `row_block` rows.
+    /// Packs `x`: `[rows, inputs]` for weights of type `weight_type`, in blocks of up to
+    /// `row_block` rows.
     pub(crate) fn pack(
         &mut self,
         team: &Team,
@@ -75,8 +77,8 @@ impl Activations {
         self.rows.div_ceil(self.row_block)
     }
 
-    /// Returns the number of rows in a row block, and the index of its first row. Blocks have about equal
-    /// sizes, because a kernel is faster on two medium blocks than on a full and a small one.
+    /// Returns the number of rows in a row block, and the index of its first row. Blocks have about
+    /// equal sizes, because a kernel is faster on two medium blocks than on a full and a small one.
     pub(crate) fn block(&self, block: usize) -> (usize, usize) {
         let first = |block| self.rows * block / self.blocks();
         (first(block + 1) - first(block), first(block))
@@ -116,7 +118,8 @@ impl Activations {
         }
     }
 
-    /// Calls `work` with each row block's first row and number of rows: on the team, if there is much to do.
+    /// Calls `work` with each row block's first row and number of rows: on the team, if there is
+    /// much to do.
     fn for_each_block(&self, team: &Team, work: impl Fn(Range<usize>) + Sync) {
         let work = |block| {
             let (rows, first_row) = self.block(block);
@@ -197,7 +200,8 @@ impl Activations {
     }
 }
 
-/// Successive blocks of quantised activations. Nothing checks the bounds of the places that are asked for.
+/// Successive blocks of quantised activations. Nothing checks the bounds of the places that are
+/// asked for.
 #[derive(Clone, Copy)]
 pub(super) struct QuantizedRows<'a> {
     quants: &'a [i8],

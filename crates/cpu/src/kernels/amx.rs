@@ -1,11 +1,12 @@
 //! Linear kernels for AMX: tiles of 16 outputs × up to 16 rows in the registers of the matrix unit.
 //!
-//! Only bf16 weights use them: their tiles have the layout of the unit's second operand as they are stored, `[inputs/2][16][2]`.
-//! Blocks of quants do not: their sums leave the unit after every 32 inputs to be scaled, which takes
-//! as long as AVX-512 takes for all of it (docs/experiments/quantised-kernels.md).
+//! Only bf16 weights use them: their tiles have the layout of the unit's second operand as they are
+//! stored, `[inputs/2][16][2]`. Blocks of quants do not: their sums leave the unit after every 32
+//! inputs to be scaled, which takes as long as AVX-512 takes for all of it
+//! (docs/experiments/quantised-kernels.md).
 //!
-//! The compiler never uses the unit's registers, so they keep their contents between `asm!` blocks. A kernel sets their shapes
-//! first, and releases them at its end.
+//! The compiler never uses the unit's registers, so they keep their contents between `asm!` blocks.
+//! A kernel sets their shapes first, and releases them at its end.
 
 use super::LANES;
 use super::avx512::prefetch;
@@ -45,11 +46,12 @@ impl Shapes {
     }
 }
 
-/// Adds the products of an input range to the sums of both tiles, for every row of the block. The first range starts
-/// from zero.
+/// Adds the products of an input range to the sums of both tiles, for every row of the block. The
+/// first range starts from zero.
 ///
 /// # Safety
-/// The processor must have AVX-512 F, BW, DQ, VL and VNNI, and AMX with bf16, and the system must permit its use.
+/// The processor must have AVX-512 F, BW, DQ, VL and VNNI, and AMX with bf16, and the system must
+/// permit its use.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     let Operands { tiles, rows, inputs, start, ref input_range, activations, .. } = *operands;
@@ -68,8 +70,9 @@ pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) 
         .with(3, LANES, ROW_BYTES)
         .with(4, LANES, ROW_BYTES);
     let [left, right] = sums;
-    // SAFETY: the caller guarantees the features. Sums have `rows` rows of 64 bytes, the activations of a step have
-    // `rows` rows of 64 bytes, and its weights, padded at a tile's end, have 16 rows of 64 bytes.
+    // SAFETY: the caller guarantees the features. Sums have `rows` rows of 64 bytes, the
+    // activations of a step have `rows` rows of 64 bytes, and its weights, padded at a tile's end,
+    // have 16 rows of 64 bytes.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack));
         if input_range.start == 0 {
@@ -116,7 +119,8 @@ pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) 
 #[repr(align(64))]
 struct Step([u8; STEP_BYTES]);
 
-/// Returns the address of a step's weights: in the tile, or in `padded` at the end of a tile without whole steps.
+/// Returns the address of a step's weights: in the tile, or in `padded` at the end of a tile
+/// without whole steps.
 #[inline(always)]
 fn weights_of(tile: &[u8], step: usize, padded: &mut Step) -> *const u8 {
     let weights = &tile[step * STEP_BYTES..];

@@ -1,8 +1,8 @@
 //! Attention of several rows of several sequences, each over the keys that are visible to it.
 //!
 //! A score adds its products in order of dimensions, an output adds its weighted values in order of
-//! positions, and a row's weights are summed by absolute position. So a row's bits depend neither on the
-//! other rows of the pass nor on the slots in which its keys are stored.
+//! positions, and a row's weights are summed by absolute position. So a row's bits depend neither
+//! on the other rows of the pass nor on the slots in which its keys are stored.
 
 use super::LANES;
 use super::attention_shape::AttentionShape;
@@ -22,12 +22,12 @@ const KEY_TILE: usize = 4;
 /// Output vectors of 16 lanes that stay in registers while values are accumulated: 64 numbers.
 const OUT_LANES: usize = 4;
 
-/// The tree attention mask: for each row, the slots of its own sequence's cache that are visible to it,
-/// in order of position.
+/// The tree attention mask: for each row, the slots of its own sequence's cache that are visible to
+/// it, in order of position.
 ///
-/// A row's slots are first those whose number is their position (the prefix, and after it the tree's
-/// first chain), and then the rest of the row's path through the tree. A sliding window hides the first
-/// of them; it is applied when the mask is read.
+/// A row's slots are first those whose number is their position (the prefix, and after it the
+/// tree's first chain), and then the rest of the row's path through the tree. A sliding window
+/// hides the first of them; it is applied when the mask is read.
 #[derive(Default)]
 pub(crate) struct TreeMask {
     rows: Vec<MaskRow>,
@@ -60,8 +60,8 @@ struct MaskRow {
 }
 
 impl MaskRow {
-    /// Returns the number of visible positions without a window: those up to and including the row's own, or up to
-    /// the end of its block.
+    /// Returns the number of visible positions without a window: those up to and including the
+    /// row's own, or up to the end of its block.
     fn len(&self) -> usize {
         self.contiguous + self.rest.len()
     }
@@ -88,9 +88,9 @@ impl TreeMask {
         self.sequences.push(MaskSequence { rows: rows..rows, pages: pages..self.pages.len() });
     }
 
-    /// Adds a row of the last sequence, in the slot `own`. The first `contiguous` slots are visible to
-    /// it, and then the slots of `rest_reversed`. These are given in reverse order, from the row's own
-    /// slot up to its ancestors.
+    /// Adds a row of the last sequence, in the slot `own`. The first `contiguous` slots are visible
+    /// to it, and then the slots of `rest_reversed`. These are given in reverse order, from the
+    /// row's own slot up to its ancestors.
     ///
     /// # Panics
     /// If there is no sequence: a programming error.
@@ -111,8 +111,8 @@ impl TreeMask {
         self.rows.push(MaskRow { own, contiguous, rest, window_end });
     }
 
-    /// Adds a row of a block of the last sequence, in the slot `own`, which is also its position. All slots below
-    /// `block_end` are visible to it, except those that are too early for a window.
+    /// Adds a row of a block of the last sequence, in the slot `own`, which is also its position.
+    /// All slots below `block_end` are visible to it, except those that are too early for a window.
     ///
     /// # Panics
     /// If there is no sequence: a programming error.
@@ -189,7 +189,8 @@ fn run_tasks<C: Cached>(
     scratch: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    // In a sequence, the queries of a key/value head are those of its group of query heads in all rows.
+    // In a sequence, the queries of a key/value head are those of its group of query heads in all
+    // rows.
     let group = shape.n_heads / shape.n_kv_heads;
     let queries_per_member = (mask.rows() * shape.n_heads).div_ceil(team.members());
     let task_queries = queries_per_member.clamp(1, MAX_TASK_QUERIES);
@@ -310,8 +311,8 @@ impl<C: Cached> Task<'_, C> {
         self.row(query).first_position(self.shape.window)
     }
 
-    /// Computes the scaled products of all queries with all keys from the first to the last slot that is
-    /// visible to any of them. Stores them by slot.
+    /// Computes the scaled products of all queries with all keys from the first to the last slot
+    /// that is visible to any of them. Stores them by slot.
     #[inline(always)]
     fn score<L: Lanes>(&mut self) {
         let extents = (0..self.count).map(|query| self.mask.extent(self.row(query)));
@@ -417,9 +418,9 @@ impl<C: Cached> Task<'_, C> {
         sink.map_or(total, |sink| total + exp(sink - peak))
     }
 
-    /// Sums the weighted values in order of positions: first, for each query, the positions before those
-    /// that are visible to all; then the contiguous positions that are visible to all queries, for all
-    /// queries together; then, for each query, its remaining positions.
+    /// Sums the weighted values in order of positions: first, for each query, the positions before
+    /// those that are visible to all; then the contiguous positions that are visible to all
+    /// queries, for all queries together; then, for each query, its remaining positions.
     #[inline(always)]
     fn accumulate_values<L: Lanes>(&mut self) {
         self.sums.fill(0.0);
@@ -585,8 +586,8 @@ mod tests {
         (hash.rotate_left(13).wrapping_mul(0x9E37_79B9) as f32 / 2_147_483_648.0 - 1.0) * 2.0
     }
 
-    /// Attention in plain loops: the softmax of the scaled products with the keys of the `visible` slots,
-    /// times their values. `visible` has the slots of all positions from `first` on.
+    /// Attention in plain loops: the softmax of the scaled products with the keys of the `visible`
+    /// slots, times their values. `visible` has the slots of all positions from `first` on.
     fn expected(
         (query, visible, first): (&[f32], &[usize], usize),
         (keys, values): (impl Fn(usize) -> Vec<f32>, impl Fn(usize) -> Vec<f32>),
@@ -624,8 +625,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         /// Heads of any width, groups, trees after prefixes of several segments, with and without
-        /// sliding windows, with values of their own and with a part of the keys as values, in all types, on
-        /// every instruction set.
+        /// sliding windows, with values of their own and with a part of the keys as values, in all
+        /// types, on every instruction set.
         #[test]
         fn equals_plain_loops_bit_for_bit(
             head_dim in prop::sample::select(vec![2_usize, 8, 16, 20, 64, 72, 128]),

@@ -12,13 +12,13 @@ pub(crate) struct AttentionShape {
     pub(crate) score_scale: f32,
     /// The limit of scores, if there is one.
     pub(crate) score_cap: Option<f32>,
-    /// Size of the sliding window: the number of positions visible to a row, including its own. `None`
-    /// for all positions.
+    /// Size of the sliding window: the number of positions visible to a row, including its own.
+    /// `None` for all positions.
     pub(crate) window: Option<usize>,
     /// Whether the output has a gate.
     pub(crate) gate: bool,
-    /// If values are a part of the keys, as with a latent vector: the index of their first number. Each head's
-    /// value has all numbers of its key from there on, and none is stored by itself.
+    /// If values are a part of the keys, as with a latent vector: the index of their first number.
+    /// Each head's value has all numbers of its key from there on, and none is stored by itself.
     pub(crate) first_value: Option<usize>,
     /// Whether the layer has keys and values of its own.
     pub(crate) has_keys: bool,
@@ -30,7 +30,8 @@ impl AttentionShape {
         Self::new(layer.attention.as_ref().unwrap_or(&Attention::plain(0, 0, 1)))
     }
 
-    /// Returns the shape of the keys and values that a layer keeps: those of no heads if it has none of its own.
+    /// Returns the shape of the keys and values that a layer keeps: those of no heads if it has
+    /// none of its own.
     pub(crate) fn of_cache(layer: &Layer) -> Self {
         let shape = Self::of_layer(layer);
         if shape.has_keys { shape } else { Self::new(&Attention::plain(0, 0, 1)) }

@@ -13,7 +13,8 @@ use std::arch::x86_64::*;
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     for (tile, sums) in operands.tiles.into_iter().zip(sums) {
-        // SAFETY: this function enables the features, and `Operands` guarantees the kernels' bounds.
+        // SAFETY: this function enables the features, and `Operands` guarantees the kernels'
+        // bounds.
         unsafe {
             match operands.weight_type {
                 WeightType::F32 => by_rows_of_floats::<F32>(operands, tile, sums),
@@ -105,8 +106,8 @@ impl Widen for Bf16 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [[__m256; 2]; 2] {
-        // SAFETY: the caller guarantees the features and the inputs. The two inputs of a lane are the
-        // halves of one 32-bit number.
+        // SAFETY: the caller guarantees the features and the inputs. The two inputs of a lane are
+        // the halves of one 32-bit number.
         unsafe {
             let at = tile.add(pair * 64).cast::<__m256i>();
             let (low, high) = (_mm256_load_si256(at), _mm256_load_si256(at.add(1)));
@@ -167,8 +168,8 @@ struct Blocks<const T: usize>;
 
 impl<const T: usize> Blocks<T> {
     const FORMAT: BlockFormat = BlockFormat::of(BlockType::ALL[T]);
-    /// Whether quants may have eight bits. They are then multiplied with their zero subtracted, because
-    /// the sum of two products of bytes must fit 16 bits.
+    /// Whether quants may have eight bits. They are then multiplied with their zero subtracted,
+    /// because the sum of two products of bytes must fit 16 bits.
     const SIGNED: bool = Self::FORMAT.zero == 128;
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -194,8 +195,8 @@ impl<const T: usize> Blocks<T> {
         let tile = tile.as_ptr();
         let mut total = [[_mm256_setzero_ps(); 2]; R];
         for block in 0..blocks {
-            // SAFETY: the tile holds `blocks` blocks of 16 outputs, and the activations hold the same
-            // number of blocks of R rows.
+            // SAFETY: the tile holds `blocks` blocks of 16 outputs, and the activations hold the
+            // same number of blocks of R rows.
             unsafe {
                 let place = |row: usize| block * R + row;
                 let at = format.place(inputs, block);
@@ -250,8 +251,8 @@ impl<const T: usize> Blocks<T> {
         _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
     }
 
-    /// Returns the quants of a group of four inputs, each in the byte of its output and input. Signed
-    /// quants have their zero subtracted.
+    /// Returns the quants of a group of four inputs, each in the byte of its output and input.
+    /// Signed quants have their zero subtracted.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn quants(lower: *const u8, upper: *const u8, group: usize) -> [__m256i; 2] {
@@ -343,8 +344,8 @@ fn half_powers_of_two(exponents: __m256i) -> __m256 {
     _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, is_normal))
 }
 
-/// Shifts the bits of bytes to the left, or to the right if `by` is negative. Bits that leave a byte
-/// enter its neighbour.
+/// Shifts the bits of bytes to the left, or to the right if `by` is negative. Bits that leave a
+/// byte enter its neighbour.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn shift(bytes: __m256i, by: i32) -> __m256i {

@@ -14,8 +14,8 @@ pub(super) const ROW_BLOCK: usize = 12;
 /// How far ahead activations are prefetched, in bytes.
 const PREFETCH_X: usize = 1024;
 
-/// Adds the products of an input range to the sums of both tiles, for every row of the block. The first
-/// range starts from zero.
+/// Adds the products of an input range to the sums of both tiles, for every row of the block. The
+/// first range starts from zero.
 ///
 /// # Safety
 /// The processor must have AVX-512 F, BW, DQ, VL and VNNI.
@@ -35,8 +35,8 @@ pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) 
     }
 }
 
-/// Computes with unpacked tiles. Unpacked, types differ only by their number of scales, and by whether they have minima
-/// or a zero: one type stands for all of its kind.
+/// Computes with unpacked tiles. Unpacked, types differ only by their number of scales, and by
+/// whether they have minima or a zero: one type stands for all of its kind.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn compute_unpacked(
     block_type: BlockType,
@@ -105,8 +105,8 @@ unsafe fn by_rows_of_floats<W: Widen>(operands: &Operands<'_>, sums: &mut [TileS
     }
 }
 
-/// Unpacks a range of inputs of a tile. The range starts with a chunk. `inputs` is the number of inputs of the whole
-/// tile.
+/// Unpacks a range of inputs of a tile. The range starts with a chunk. `inputs` is the number of
+/// inputs of the whole tile.
 ///
 /// # Safety
 /// The processor must have AVX-512 F, BW, DQ, VL and VNNI.
@@ -215,8 +215,8 @@ impl Widen for Bf16 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [__m512; 2] {
-        // SAFETY: the caller guarantees the features and the inputs. The two inputs of a lane are the
-        // halves of one 32-bit number.
+        // SAFETY: the caller guarantees the features and the inputs. The two inputs of a lane are
+        // the halves of one 32-bit number.
         unsafe {
             let both = _mm512_load_si512(tile.add(pair * 64).cast());
             let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000_u32 as i32));
@@ -232,11 +232,11 @@ impl Widen for F16 {
     unsafe fn pair(tile: *const u8, pair: usize) -> [__m512; 2] {
         // SAFETY: the caller guarantees the features and the inputs.
         //
-        // Widening is exact, so the rounding mode does not matter. This form reads memory directly, while
-        // `_mm512_cvtph_ps` needs an additional load and a shuffle.
+        // Widening is exact, so the rounding mode does not matter. This form reads memory directly,
+        // while `_mm512_cvtph_ps` needs an additional load and a shuffle.
         //
-        // Kernels do not use `map` on arrays: it does not have their target features, so if the compiler
-        // does not inline it, every number costs a call.
+        // Kernels do not use `map` on arrays: it does not have their target features, so if the
+        // compiler does not inline it, every number costs a call.
         unsafe {
             let at = tile.add(pair * 64).cast::<__m256i>();
             let (even, odd) = (_mm256_load_si256(at), _mm256_load_si256(at.add(1)));
@@ -258,8 +258,8 @@ unsafe fn floats<const R: usize, W: Widen>(operands: &Operands<'_>, sums: &mut [
     let [first, second] = tiles.map(|tile| tile[input_range.start * W::BYTES..].as_ptr());
     let [mut left, mut right] = load::<R>(input_range, sums);
     for pair in 0..input_range.len() / 2 {
-        // SAFETY: both tiles hold the inputs of the range, and `x` holds R numbers for each input. A
-        // prefetch may use any address.
+        // SAFETY: both tiles hold the inputs of the range, and `x` holds R numbers for each input.
+        // A prefetch may use any address.
         unsafe {
             prefetch(plan, pair * W::BYTES / 32, W::BYTES / 32);
             for line in (0..2 * R).step_by(16) {
@@ -292,8 +292,8 @@ unsafe fn bf16_pairs<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSu
     let [first, second] = tiles.map(|tile| tile[first_pair * PAIR_BYTES..].as_ptr());
     let [mut left, mut right] = load::<R>(input_range, sums);
     for pair in 0..input_range.len() / 2 {
-        // SAFETY: both tiles hold the inputs of the range, and `x` holds R pairs for each two inputs. A
-        // prefetch may use any address.
+        // SAFETY: both tiles hold the inputs of the range, and `x` holds R pairs for each two
+        // inputs. A prefetch may use any address.
         unsafe {
             prefetch(plan, pair, 1);
             let x = x.add(pair * R);
@@ -329,8 +329,8 @@ struct Tile<'a> {
     zero: i32,
 }
 
-/// Where a kernel finds 32 inputs of a tile. If they are unpacked, `lower` has a byte for each quant, and
-/// `scales` and `supers` have the scales and the minima as f32.
+/// Where a kernel finds 32 inputs of a tile. If they are unpacked, `lower` has a byte for each
+/// quant, and `scales` and `supers` have the scales and the minima as f32.
 struct Parts {
     lower: *const u8,
     upper: *const u8,
@@ -338,8 +338,8 @@ struct Parts {
     supers: *const u8,
 }
 
-/// The kernel of a block type, given by its place in [`BlockType::ALL`], for tiles as they are stored or
-/// unpacked.
+/// The kernel of a block type, given by its place in [`BlockType::ALL`], for tiles as they are
+/// stored or unpacked.
 struct Blocks<const T: usize, const UNPACKED: bool>;
 
 impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
@@ -366,8 +366,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         }
     }
 
-    /// Computes a row block of several. Each has at least half as many rows as the largest one, because their sizes are
-    /// about equal.
+    /// Computes a row block of several. Each has at least half as many rows as the largest one,
+    /// because their sizes are about equal.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn by_many_rows(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
         assert!(operands.rows >= ROW_BLOCK / 2);
@@ -385,8 +385,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         }
     }
 
-    /// Whether both tiles are read at the same time, because few rows wait for memory. More rows need all
-    /// registers for one tile.
+    /// Whether both tiles are read at the same time, because few rows wait for memory. More rows
+    /// need all registers for one tile.
     const fn together(rows: usize) -> bool {
         !UNPACKED && (rows < 4 || (rows <= 8 && Self::FORMAT.bits == 8))
     }
@@ -411,8 +411,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             zero: format.zero,
         };
         let mut totals = load::<R>(input_range, sums);
-        // SAFETY: each tile holds `blocks` blocks of 16 outputs, and the activations hold the same number of
-        // blocks of R rows.
+        // SAFETY: each tile holds `blocks` blocks of 16 outputs, and the activations hold the same
+        // number of blocks of R rows.
         unsafe {
             if Self::together(R) {
                 let (first, second) = (tile(0), tile(1));
@@ -435,7 +435,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         store(&totals, sums);
     }
 
-    /// Returns the format of the stored tiles. Unpacked tiles may be of another type of the same kind.
+    /// Returns the format of the stored tiles. Unpacked tiles may be of another type of the same
+    /// kind.
     #[inline(always)]
     fn stored_format(weight_type: WeightType) -> BlockFormat {
         match weight_type {
@@ -444,7 +445,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         }
     }
 
-    /// Adds the products of 32 inputs. It is part of functions that enable the processor's features.
+    /// Adds the products of 32 inputs. It is part of functions that enable the processor's
+    /// features.
     #[inline(always)]
     unsafe fn add_block<const R: usize>(
         tile: &Tile<'_>,
@@ -454,8 +456,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     ) {
         let format = &Self::FORMAT;
         let place = |row: usize| block * R + row;
-        // SAFETY: the caller guarantees the features, the block and its activations. A prefetch may use any
-        // address.
+        // SAFETY: the caller guarantees the features, the block and its activations. A prefetch may
+        // use any address.
         unsafe {
             let weights = Self::parts_of(tile, block);
             let (chunk, within) = (block * BLOCK / CHUNK, block % (CHUNK / BLOCK));
@@ -468,8 +470,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
                     _mm_prefetch::<_MM_HINT_T0>(at.cast());
                 }
             };
-            // Measured: bytes are faster if prefetches alternate with products, other types if they come
-            // first.
+            // Measured: bytes are faster if prefetches alternate with products, other types if they
+            // come first.
             let spread = Self::together(R) && format.bits == 8;
             if !spread {
                 prefetch(0..lines);
@@ -544,8 +546,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             zero: Self::FORMAT.zero,
         };
         for (index, block) in (range.start / BLOCK..range.end / BLOCK).enumerate() {
-            // SAFETY: the tile has the block, and the unpacked tile has room for the range. A vector is
-            // written to 64 bytes.
+            // SAFETY: the tile has the block, and the unpacked tile has room for the range. A
+            // vector is written to 64 bytes.
             unsafe {
                 let weights = Self::parts_of(&tile, block);
                 let quants = &mut unpacked.quants[index * GROUPS..(index + 1) * GROUPS];
@@ -649,8 +651,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     }
 }
 
-/// Shifts the bits of bytes to the left, or to the right if `by` is negative. Bits that leave a byte
-/// enter its neighbour.
+/// Shifts the bits of bytes to the left, or to the right if `by` is negative. Bits that leave a
+/// byte enter its neighbour.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn shift(bytes: __m512i, by: i32) -> __m512i {

@@ -16,8 +16,8 @@ pub(crate) struct BlockConvolution<'a> {
     pub(crate) block_rows: &'a [usize],
 }
 
-/// Computes `out[i] = Σ_t (base[t] + own[i][t]) · x[i − t]`, in ascending order of taps. Rows before the block are zeros.
-/// `x`, `out`: `[rows, hidden]`.
+/// Computes `out[i] = Σ_t (base[t] + own[i][t]) · x[i − t]`, in ascending order of taps. Rows
+/// before the block are zeros. `x`, `out`: `[rows, hidden]`.
 pub(crate) fn convolve_block(isa: Isa, conv: &BlockConvolution<'_>, x: &[f32], out: &mut [f32]) {
     vectorize(isa, ConvolveBlock { conv, x, out });
 }

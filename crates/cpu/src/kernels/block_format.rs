@@ -1,18 +1,20 @@
 //! How tiles store the block types: what a quant means, and where its bits and scales are.
 //!
-//! A tile of a block type is a sequence of chunks of 256 inputs; the last chunk may have fewer blocks of 32
-//! inputs. A chunk has up to four parts, one after another. Each is in ascending order of inputs:
+//! A tile of a block type is a sequence of chunks of 256 inputs; the last chunk may have fewer
+//! blocks of 32 inputs. A chunk has up to four parts, one after another. Each is in ascending order
+//! of inputs:
 //!
-//! * the lower bits of the quants: `[blocks][vectors][16][4]` bytes. A byte holds one 8-bit quant, the lower
-//!   four bits of two quants, or the lower two bits of four quants;
+//! * the lower bits of the quants: `[blocks][vectors][16][4]` bytes. A byte holds one 8-bit quant,
+//!   the lower four bits of two quants, or the lower two bits of four quants;
 //! * the upper bits of the quants, in the same way: `[blocks][vectors][16][4]` bytes;
 //! * the scales, and the minima after them: `[blocks][1, 2 or 4][16]`;
 //! * the scales of the scales, and of the minima: `[1 or 2][16]` as f16.
 //!
 //! A chunk is padded to whole cache lines.
 //!
-//! Quants come in groups of four inputs, so that one 64-byte vector holds a group of 16 outputs. If a byte
-//! holds several quants, they belong to successive groups, with the first group in the lowest bits.
+//! Quants come in groups of four inputs, so that one 64-byte vector holds a group of 16 outputs. If
+//! a byte holds several quants, they belong to successive groups, with the first group in the
+//! lowest bits.
 
 use super::LANES;
 use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, blocks};
@@ -25,8 +27,8 @@ const CHUNK_BLOCKS: usize = 8;
 /// The inputs in a chunk.
 pub(super) const CHUNK: usize = CHUNK_BLOCKS * BLOCK;
 
-/// What the quants and scales of a block type mean. A weight is `scale · (quant − zero)`, plus or minus a
-/// minimum. With a table, the quant is the table's entry.
+/// What the quants and scales of a block type mean. A weight is `scale · (quant − zero)`, plus or
+/// minus a minimum. With a table, the quant is the table's entry.
 #[derive(Clone, Copy)]
 pub(super) struct BlockFormat {
     /// Bits of a stored quant: 2, 3, 4, 5, 6 or 8.
@@ -157,8 +159,8 @@ impl BlockFormat {
         }
     }
 
-    /// Returns the bytes of a chunk with this number of blocks: whole cache lines, because kernels load
-    /// aligned vectors.
+    /// Returns the bytes of a chunk with this number of blocks: whole cache lines, because kernels
+    /// load aligned vectors.
     const fn chunk_bytes(&self, blocks: usize) -> usize {
         let block = self.lower_bytes() + self.upper_bytes() + self.scale_bytes();
         (blocks * block + self.super_bytes()).next_multiple_of(64)
@@ -237,8 +239,8 @@ impl BlockFormat {
         }
     }
 
-    /// Returns the scale of an input's weight in a tile, and what is added to the weight. This is the
-    /// negative zero for types without minima: adding it changes nothing.
+    /// Returns the scale of an input's weight in a tile, and what is added to the weight. This is
+    /// the negative zero for types without minima: adding it changes nothing.
     pub(super) fn scale(
         &self,
         tile: &[u8],

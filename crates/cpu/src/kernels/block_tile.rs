@@ -111,8 +111,9 @@ fn exponent(scale: f32) -> u8 {
     }
 }
 
-/// Writes `WIDTH` bits of each of 32 quants, from bit `shift` on, to the 32 inputs of one output in a plane. The bits in
-/// `flipped` are inverted first. Each row of the plane has four bytes of every output.
+/// Writes `WIDTH` bits of each of 32 quants, from bit `shift` on, to the 32 inputs of one output in
+/// a plane. The bits in `flipped` are inverted first. Each row of the plane has four bytes of every
+/// output.
 fn write_plane<const WIDTH: usize>(
     quants: &[u8; BLOCK],
     flipped: u8,

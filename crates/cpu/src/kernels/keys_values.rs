@@ -19,7 +19,8 @@ const BLOCK_LANES: usize = QUANT_BLOCK / LANES;
 /// A vector of sixteen cached numbers.
 pub(crate) trait Cached: Copy + Default + Send + Sync {
     type Number: Copy + Into<f32>;
-    /// Whether each block of 32 dimensions of a row has a scale, with which its numbers are multiplied.
+    /// Whether each block of 32 dimensions of a row has a scale, with which its numbers are
+    /// multiplied.
     const IS_SCALED: bool = false;
     fn load<L: Lanes>(&self) -> L;
     /// Rounds up to 32 numbers to the cache's type. Returns their vectors, and their scale.
@@ -199,8 +200,8 @@ impl KeysValues {
         }
     }
 
-    /// Writes a key (after RoPE) and a value, each `[n_kv_heads, head_dim]`. Values that are a part of the keys
-    /// are empty. Returns which of them is too large for this precision, if one is.
+    /// Writes a key (after RoPE) and a value, each `[n_kv_heads, head_dim]`. Values that are a part
+    /// of the keys are empty. Returns which of them is too large for this precision, if one is.
     pub(crate) fn write(
         &mut self,
         isa: Isa,
@@ -270,9 +271,10 @@ impl KeysValues {
     }
 }
 
-/// Pages of rows in blocks of 16. In a block, a head's keys are `[head_dim][16 rows]`, so that 16 scores
-/// are computed in parallel without adding across lanes. Its values are `[16 rows][head_dim]`, padded to
-/// whole vectors of 16. Values that are a part of the keys are not stored again.
+/// Pages of rows in blocks of 16. In a block, a head's keys are `[head_dim][16 rows]`, so that 16
+/// scores are computed in parallel without adding across lanes. Its values are
+/// `[16 rows][head_dim]`, padded to whole vectors of 16. Values that are a part of the keys are not
+/// stored again.
 pub(crate) struct Pages<C> {
     n_heads: usize,
     head_dim: usize,

@@ -1,12 +1,13 @@
 //! Linear layers for any number of rows, with the same order of additions in every case.
 //!
-//! An output adds its products in ascending order of inputs. With the instruction set BF16 and bf16 weights,
-//! the activations are rounded to bf16, and of each two inputs the second one is added first, as
-//! `VDPBF16PS` does; with AMX it adds 32 inputs at a time, as `TDPBF16PS` does: the sum of the products of even inputs,
-//! plus that of odd inputs. Subnormal numbers are zeros in both. With quantised weights it adds blocks of 32 or
-//! 16 inputs in ascending order, each an exact integer sum times its two scales; then the block's minimum
-//! times the sum of its activations. Rows and tiles are independent of
-//! each other, so a kernel may compute as many of both at a time as its registers can hold.
+//! An output adds its products in ascending order of inputs. With the instruction set BF16 and bf16
+//! weights, the activations are rounded to bf16, and of each two inputs the second one is added
+//! first, as `VDPBF16PS` does; with AMX it adds 32 inputs at a time, as `TDPBF16PS` does: the sum
+//! of the products of even inputs, plus that of odd inputs. Subnormal numbers are zeros in both.
+//! With quantised weights it adds blocks of 32 or 16 inputs in ascending order, each an exact
+//! integer sum times its two scales; then the block's minimum times the sum of its activations.
+//! Rows and tiles are independent of each other, so a kernel may compute as many of both at a time
+//! as its registers can hold.
 
 use super::Isa;
 use super::activations::Activations;
@@ -20,13 +21,13 @@ use crate::team::Team;
 use forerun_formats::{BlockType, WeightType};
 use std::ops::Range;
 
-/// Largest number of row blocks that share one pass over the weights, so that their rows stay in the
-/// cache.
+/// Largest number of row blocks that share one pass over the weights, so that their rows stay in
+/// the cache.
 const GROUP_BLOCKS: usize = 8;
 
-/// Number of inputs after which the next row block of a group takes over. Small enough for the inputs'
-/// weights and the group's activations to stay in the L2 cache, and large enough to rarely store and
-/// reload sums.
+/// Number of inputs after which the next row block of a group takes over. Small enough for the
+/// inputs' weights and the group's activations to stay in the L2 cache, and large enough to rarely
+/// store and reload sums.
 const RANGE_INPUTS: usize = UNPACKED_INPUTS;
 
 /// Smallest size of the weights in one piece of work, in bytes.
@@ -38,8 +39,8 @@ const MAX_GROUPED_PRODUCTS: usize = 8;
 /// A linear layer to compute: `out[row] = weights · x[row]`, plus the weights' bias.
 pub(crate) struct Product<'a> {
     pub(crate) x: &'a [f32], // [rows, inputs]
-    /// Matrices whose outputs follow one another. They have the same inputs, and are either of one float
-    /// type or all quantised.
+    /// Matrices whose outputs follow one another. They have the same inputs, and are either of one
+    /// float type or all quantised.
     pub(crate) weights: &'a [PackedMatrix],
     /// The buffer into which `x` is packed.
     pub(crate) activations: &'a mut Activations,
@@ -79,8 +80,8 @@ impl<'a> Product<'a> {
     }
 }
 
-/// Computes `out[row] = weights · x[row]`, plus the weights' bias. `x`: `[rows, inputs]`, `out`: `[rows,
-/// outputs]`.
+/// Computes `out[row] = weights · x[row]`, plus the weights' bias. `x`: `[rows, inputs]`, `out`:
+/// `[rows, outputs]`.
 pub(crate) fn linear(
     team: &Team,
     x: &[f32],
@@ -91,8 +92,8 @@ pub(crate) fn linear(
     Product { x, weights: std::slice::from_ref(weights), activations, out }.compute(team);
 }
 
-/// Computes several products, with one barrier for up to eight of them. Each has the same bits as when
-/// it is computed alone.
+/// Computes several products, with one barrier for up to eight of them. Each has the same bits as
+/// when it is computed alone.
 pub(crate) fn linear_group<'a>(team: &Team, products: impl IntoIterator<Item = Product<'a>>) {
     let mut products = products.into_iter().flat_map(|product| product.pack(team)).fuse();
     loop {
@@ -179,8 +180,8 @@ fn multiply<const G: usize>(
     }
 }
 
-/// Sums the products of two tiles for a group of row blocks. The blocks of a group alternate after every
-/// range of inputs, so that only the first block waits for memory.
+/// Sums the products of two tiles for a group of row blocks. The blocks of a group alternate after
+/// every range of inputs, so that only the first block waits for memory.
 fn add_products(
     isa: Isa,
     weights: &PackedMatrix,
@@ -235,7 +236,8 @@ fn add_products(
     }
 }
 
-/// Returns the block type of tiles that are worth unpacking, for a kernel that reads unpacked tiles.
+/// Returns the block type of tiles that are worth unpacking, for a kernel that reads unpacked
+/// tiles.
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(unused_variables, reason = "only the AVX-512 kernels read unpacked tiles")
@@ -264,8 +266,8 @@ fn unpack(
 ) {
     #[cfg(target_arch = "x86_64")]
     for (tile, unpacked) in tiles.into_iter().zip(unpacked) {
-        // SAFETY: `unpacked_type` allows it with AVX-512 and AMX only, and a team's `Isa` is one that the processor supports
-        // (`Team::with_isa` checks this).
+        // SAFETY: `unpacked_type` allows it with AVX-512 and AMX only, and a team's `Isa` is one
+        // that the processor supports (`Team::with_isa` checks this).
         unsafe { super::avx512::unpack(block_type, tile, inputs, range, unpacked) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -565,7 +567,8 @@ mod tests {
                     out,
                 }),
             );
-            // A leader that works alone for a while, because a helper has lost its core, needs no run.
+            // A leader that works alone for a while, because a helper has lost its core, needs no
+            // run.
             assert!(team.runs() - before <= if members == 1 { 0 } else { 2 });
             for (alone, grouped) in alone.iter().zip(&grouped) {
                 assert_eq!(bits(alone), bits(grouped), "{isa}, {members} members");

@@ -1,19 +1,21 @@
 //! The arithmetic of a forward pass.
 //!
-//! The order of additions for an output element depends only on its own operands. So a row has the same
-//! bits for any number of rows in the pass, any number of threads and any tree. Work is split only over
-//! outputs (features, heads, rows), never over the terms of a sum:
+//! The order of additions for an output element depends only on its own operands. So a row has the
+//! same bits for any number of rows in the pass, any number of threads and any tree. Work is split
+//! only over outputs (features, heads, rows), never over the terms of a sum:
 //!
-//! * An output of a linear layer adds its products in ascending order of input features, and its bias
-//!   last (`linear.rs`).
-//! * A sum over a vector ([`forerun_vector::sum`]) has 16 lanes, with element `i` in lane `i mod 16`. The
-//!   lanes are added in a fixed tree. For a row's attention weights, `i` is the key's absolute position.
-//! * An attention score adds its products in ascending order of dimensions, and an attention output adds
-//!   its weighted values in ascending order of positions.
-//! * A recurrence computes its rows one after another, each from the state of its parent (`recurrent.rs`).
+//! * An output of a linear layer adds its products in ascending order of input features, and its
+//!   bias last (`linear.rs`).
+//! * A sum over a vector ([`forerun_vector::sum`]) has 16 lanes, with element `i` in lane
+//!   `i mod 16`. The lanes are added in a fixed tree. For a row's attention weights, `i` is the
+//!   key's absolute position.
+//! * An attention score adds its products in ascending order of dimensions, and an attention output
+//!   adds its weighted values in ascending order of positions.
+//! * A recurrence computes its rows one after another, each from the state of its parent
+//!   (`recurrent.rs`).
 //!
-//! Each element type of the weights and each instruction set counts as a model of its own: results are
-//! bit-identical for the same type and instruction set, but not between different ones.
+//! Each element type of the weights and each instruction set counts as a model of its own: results
+//! are bit-identical for the same type and instruction set, but not between different ones.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]

@@ -1,13 +1,13 @@
-//! Linear kernels for NEON: a tile × up to four rows of floats in registers, or four outputs × up to four
-//! rows of a block type.
+//! Linear kernels for NEON: a tile × up to four rows of floats in registers, or four outputs × up
+//! to four rows of a block type.
 //!
 //! Products of bytes use the best instructions that the processor has: [`MatrixProducts`] (I8MM),
-//! [`DotProducts`] (DotProd), or [`WideningProducts`], which every processor has. All of them are exact. They
-//! are written in assembly, like the conversion of half precision, because their intrinsics are not stable
-//! in the oldest supported version of Rust.
+//! [`DotProducts`] (DotProd), or [`WideningProducts`], which every processor has. All of them are
+//! exact. They are written in assembly, like the conversion of half precision, because their
+//! intrinsics are not stable in the oldest supported version of Rust.
 //!
-//! The choice follows counts of instructions. No speed was ever measured: kernels ran in `qemu-user`
-//! only, so there is no prefetching either.
+//! The choice follows counts of instructions. No speed was ever measured: kernels ran in
+//! `qemu-user` only, so there is no prefetching either.
 
 use super::LANES;
 use super::block_format::{BlockFormat, GROUPS, Scales};
@@ -99,8 +99,8 @@ impl Widen for Bf16 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [[float32x4_t; QUADS]; 2] {
-        // SAFETY: the caller guarantees the feature and the inputs. The two inputs of a lane are the
-        // halves of one 32-bit number.
+        // SAFETY: the caller guarantees the feature and the inputs. The two inputs of a lane are
+        // the halves of one 32-bit number.
         unsafe {
             let at = tile.add(pair * 64).cast::<u32>();
             let both = |quad: usize| vld1q_u32(at.add(quad * 4));
@@ -215,8 +215,8 @@ enum ByteProducts {
 }
 
 impl ByteProducts {
-    /// Returns the instructions to use on this processor for a number of rows. Products of matrices pay
-    /// with four.
+    /// Returns the instructions to use on this processor for a number of rows. Products of matrices
+    /// pay with four.
     fn best(rows: usize) -> Self {
         if rows == 4 && is_aarch64_feature_detected!("i8mm") {
             Self::Matrix
@@ -273,14 +273,14 @@ impl ByteProducts {
     }
 }
 
-/// Sums of products of four outputs and `R` rows, in an arrangement of their own. All methods need the
-/// processor's instructions, and are part of functions that enable them.
+/// Sums of products of four outputs and `R` rows, in an arrangement of their own. All methods need
+/// the processor's instructions, and are part of functions that enable them.
 trait Products {
     /// Starts the sums of each row with a number.
     unsafe fn start<const R: usize>(numbers: [i32; R]) -> [int32x4_t; R];
 
-    /// Adds the products of 16 inputs. `weights` has a vector of four outputs × four inputs for each group
-    /// of inputs, `x` has a vector of 16 inputs for each row.
+    /// Adds the products of 16 inputs. `weights` has a vector of four outputs × four inputs for
+    /// each group of inputs, `x` has a vector of 16 inputs for each row.
     unsafe fn add<const R: usize>(
         sums: &mut [int32x4_t; R],
         weights: [int8x16_t; VECTOR_GROUPS],
@@ -291,8 +291,8 @@ trait Products {
     unsafe fn by_row<const R: usize>(sums: [int32x4_t; R]) -> [int32x4_t; R];
 }
 
-/// 16-bit products, as every processor computes them. Two of them fit 16 bits, because activations are at
-/// least −127.
+/// 16-bit products, as every processor computes them. Two of them fit 16 bits, because activations
+/// are at least −127.
 struct WideningProducts;
 
 impl Products for WideningProducts {
@@ -367,9 +367,9 @@ impl Products for DotProducts {
     }
 }
 
-/// `SMMLA`: eight products of bytes for each of two outputs and two rows. The sums of two rows are in two
-/// vectors: those of the first two outputs in one, and those of the last two in the other. Each vector
-/// alternates between the rows.
+/// `SMMLA`: eight products of bytes for each of two outputs and two rows. The sums of two rows are
+/// in two vectors: those of the first two outputs in one, and those of the last two in the other.
+/// Each vector alternates between the rows.
 struct MatrixProducts;
 
 impl Products for MatrixProducts {
@@ -470,8 +470,8 @@ struct Blocks<const T: usize>;
 
 impl<const T: usize> Blocks<T> {
     const FORMAT: BlockFormat = BlockFormat::of(BlockType::ALL[T]);
-    /// Whether quants may have eight bits. They are then multiplied with their zero subtracted, because
-    /// the instructions multiply signed bytes.
+    /// Whether quants may have eight bits. They are then multiplied with their zero subtracted,
+    /// because the instructions multiply signed bytes.
     const SIGNED: bool = Self::FORMAT.zero == 128;
 
     #[target_feature(enable = "neon")]
@@ -529,8 +529,8 @@ impl<const T: usize> Blocks<T> {
         debug_assert!(tile.len() >= format.tile_bytes(inputs));
         let tile = tile.as_ptr();
         let parts = format.scales_per_block();
-        // SAFETY: the tile holds `blocks` blocks of 16 outputs, and the activations hold the same number of
-        // blocks of R rows.
+        // SAFETY: the tile holds `blocks` blocks of 16 outputs, and the activations hold the same
+        // number of blocks of R rows.
         unsafe {
             let mut totals = [[vdupq_n_f32(0.0); QUADS]; R];
             for block in 0..blocks {
@@ -573,8 +573,9 @@ impl<const T: usize> Blocks<T> {
         }
     }
 
-    /// Returns the quants of 16 inputs of four outputs: for each group of four inputs, a vector with each of
-    /// them in the byte of its output and input. Signed quants have their zero subtracted.
+    /// Returns the quants of 16 inputs of four outputs: for each group of four inputs, a vector
+    /// with each of them in the byte of its output and input. Signed quants have their zero
+    /// subtracted.
     #[inline(always)]
     unsafe fn quants(
         lower: *const u8,
@@ -695,7 +696,8 @@ mod tests {
         (0..count as u32).map(value).collect()
     }
 
-    /// The portable kernels compute the same integers, but round each product of an integer and its scales.
+    /// The portable kernels compute the same integers, but round each product of an integer and its
+    /// scales.
     #[test]
     fn all_products_of_bytes_give_the_same_bits() {
         let mut compared = vec![ByteProducts::Widening];
@@ -728,8 +730,8 @@ mod tests {
                 .filter(|&&products| products != ByteProducts::Matrix || rows == 4)
                 .map(|products| {
                     let mut sums = [[[f32::NAN; LANES]; MAX_ROW_BLOCK]; 2];
-                    // SAFETY: the processor has the instructions, and there are four rows for products of
-                    // matrices.
+                    // SAFETY: the processor has the instructions, and there are four rows for
+                    // products of matrices.
                     unsafe { products.compute(block_type, &operands, &mut sums) };
                     sums.as_flattened().as_flattened().iter().map(|sum| sum.to_bits()).collect()
                 })

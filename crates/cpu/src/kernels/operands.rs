@@ -21,8 +21,8 @@ pub(crate) type TileSums = [[f32; LANES]; MAX_ROW_BLOCK];
 /// Largest number of inputs in an unpacked part of a tile: what fits in the L1 cache.
 pub(crate) const UNPACKED_INPUTS: usize = 512;
 
-/// A range of inputs of a tile of a block type, unpacked once for several row blocks. Only the elements of
-/// the range are written.
+/// A range of inputs of a tile of a block type, unpacked once for several row blocks. Only the
+/// elements of the range are written.
 #[repr(align(64))]
 pub(crate) struct UnpackedTile {
     /// Quants in groups of four inputs of all outputs.
@@ -45,18 +45,20 @@ impl UnpackedTile {
     }
 }
 
-/// The operands of a kernel: two adjacent tiles of a matrix (the same tile twice if there is no second
-/// one), and one row block.
+/// The operands of a kernel: two adjacent tiles of a matrix (the same tile twice if there is no
+/// second one), and one row block.
 pub(crate) struct Operands<'a> {
     pub(crate) weight_type: WeightType,
     pub(crate) tiles: [&'a [u8]; 2],
     /// The input range of both tiles, if it is unpacked.
     pub(crate) unpacked: Option<&'a [UnpackedTile; 2]>,
     pub(crate) activations: &'a Activations,
-    /// Where the row block starts in the activations: the number of packed inputs (or quants) before it.
+    /// Where the row block starts in the activations: the number of packed inputs (or quants)
+    /// before it.
     pub(crate) start: usize,
     pub(crate) rows: usize,
-    /// Number of inputs, padded to an even number, to whole blocks, or to whole tiles of a matrix unit.
+    /// Number of inputs, padded to an even number, to whole blocks, or to whole tiles of a matrix
+    /// unit.
     pub(crate) inputs: usize,
     /// The inputs to add to the sums now. Always all inputs, except with AVX-512 and AMX.
     pub(crate) input_range: Range<usize>,
@@ -66,8 +68,8 @@ pub(crate) struct Operands<'a> {
     pub(crate) group_blocks: usize,
 }
 
-/// The weights to prefetch during a computation: those that are needed next. The row blocks of a group
-/// share the prefetching, so that each of them overlaps reading with computing.
+/// The weights to prefetch during a computation: those that are needed next. The row blocks of a
+/// group share the prefetching, so that each of them overlaps reading with computing.
 #[derive(Clone, Copy)]
 pub(crate) struct PrefetchPlan {
     /// The first address to prefetch for each tile.
@@ -78,8 +80,8 @@ pub(crate) struct PrefetchPlan {
 
 impl Operands<'_> {
     /// Returns what to prefetch. A single block stays ahead of itself, and in its last input range
-    /// prefetches the next two tiles. Several blocks, and one with unpacked tiles, share the next input range, or
-    /// the first input range of the next two tiles.
+    /// prefetches the next two tiles. Several blocks, and one with unpacked tiles, share the next
+    /// input range, or the first input range of the next two tiles.
     #[inline]
     pub(crate) fn prefetch_plan(&self) -> PrefetchPlan {
         let Self { input_range, block_index, group_blocks, .. } = self;
@@ -100,8 +102,8 @@ impl Operands<'_> {
     }
 }
 
-/// Returns where an input begins in a tile, in bytes. For block types it is the first input of a chunk, or
-/// the end.
+/// Returns where an input begins in a tile, in bytes. For block types it is the first input of a
+/// chunk, or the end.
 #[inline]
 fn input_offset(weight_type: WeightType, input: usize) -> usize {
     match weight_type {
@@ -111,8 +113,8 @@ fn input_offset(weight_type: WeightType, input: usize) -> usize {
     }
 }
 
-/// Returns how many inputs ahead a kernel prefetches weights if its group has a single row block: 2 KB of
-/// floats, or a chunk of a block type.
+/// Returns how many inputs ahead a kernel prefetches weights if its group has a single row block: 2
+/// KB of floats, or a chunk of a block type.
 #[inline]
 pub(super) fn prefetched_inputs(weight_type: WeightType) -> usize {
     match weight_type {

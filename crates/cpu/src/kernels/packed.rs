@@ -1,4 +1,5 @@
-//! Weight matrices in the layout of the kernels: tiles of 16 outputs, each matrix in a type of its own.
+//! Weight matrices in the layout of the kernels: tiles of 16 outputs, each matrix in a type of its
+//! own.
 
 use super::LANES;
 use super::block_format::BlockFormat;
@@ -22,8 +23,8 @@ const WEIGHTS_PER_THREAD: usize = 1 << 18;
 #[derive(Clone, Copy)]
 struct CacheLine([u8; 64]);
 
-/// A weight matrix `[outputs, inputs]` in tiles of 16 outputs. The last tile is zero-padded. Inputs are
-/// zero-padded, too: to an even number, or to whole blocks.
+/// A weight matrix `[outputs, inputs]` in tiles of 16 outputs. The last tile is zero-padded. Inputs
+/// are zero-padded, too: to an even number, or to whole blocks.
 ///
 /// A tile holds, in ascending order of inputs:
 /// * f32, f16: `[inputs][16]`;
@@ -46,7 +47,8 @@ impl PackedMatrix {
         Self::pack_all(weight_type, &[weights], inputs)
     }
 
-    /// Packs matrices with the same number of inputs into one, with their outputs one after another.
+    /// Packs matrices with the same number of inputs into one, with their outputs one after
+    /// another.
     #[must_use]
     pub fn pack_all(weight_type: WeightType, matrices: &[&[f32]], inputs: usize) -> Self {
         let rows: Vec<&[f32]> =
@@ -64,8 +66,8 @@ impl PackedMatrix {
     /// Packs rows on all cores. `read(output, row)` must write the weights of one output to `row`:
     /// `[inputs]`.
     ///
-    /// Each core reads the rows of one tile at a time, so that only one tile per core is in memory as
-    /// floats.
+    /// Each core reads the rows of one tile at a time, so that only one tile per core is in memory
+    /// as floats.
     ///
     /// # Errors
     /// If rows cannot be read (the error of the first such row), or the memory cannot be allocated.
@@ -106,8 +108,8 @@ impl PackedMatrix {
         Self::pack_tiles(lines, weight_type, [outputs, inputs], new_rows, pack)
     }
 
-    /// Packs the stored blocks of rows on all cores. `read(output)` must return the blocks of one output.
-    /// The number of inputs must be a multiple of the blocks' weights.
+    /// Packs the stored blocks of rows on all cores. `read(output)` must return the blocks of one
+    /// output. The number of inputs must be a multiple of the blocks' weights.
     ///
     /// # Errors
     /// If rows cannot be read (the error of the first such row), or the memory cannot be allocated.
@@ -127,8 +129,9 @@ impl PackedMatrix {
         Self::pack_tiles(Self::reserve(weight_type, shape)?, weight_type, shape, new_rows, pack)
     }
 
-    /// Packs tiles on all cores, into `lines`, which is empty and has the capacity for them. `pack(rows, outputs, tile)` must pack at most 16 outputs into a tile that
-    /// is filled with zeros. Each core has its own `rows`.
+    /// Packs tiles on all cores, into `lines`, which is empty and has the capacity for them.
+    /// `pack(rows, outputs, tile)` must pack at most 16 outputs into a tile that is filled with
+    /// zeros. Each core has its own `rows`.
     fn pack_tiles<R, E: Send>(
         mut lines: Vec<CacheLine>,
         weight_type: WeightType,
@@ -147,8 +150,8 @@ impl PackedMatrix {
                 let Some((tile, lines)) = lock(&tiles).next() else { return };
                 let outputs = tile * LANES..outputs.min((tile + 1) * LANES);
                 if let Err(error) = pack(&mut rows, outputs, zero_fill(lines)) {
-                    // Threads take tiles in order: earlier tiles are in progress already, and an error
-                    // in a later tile would not be the first.
+                    // Threads take tiles in order: earlier tiles are in progress already, and an
+                    // error in a later tile would not be the first.
                     let mut first = lock(&failure);
                     if first.as_ref().is_none_or(|(other, _)| tile < *other) {
                         *first = Some((tile, error));
@@ -168,8 +171,8 @@ impl PackedMatrix {
         if let Some((_, error)) = lock(&failure).take() {
             return Err(error);
         }
-        // SAFETY: nothing failed, so the threads have taken every tile, and `zero_fill` has initialised
-        // all lines of each tile.
+        // SAFETY: nothing failed, so the threads have taken every tile, and `zero_fill` has
+        // initialised all lines of each tile.
         unsafe { lines.set_len(count) };
         Ok(Self { lines, weight_type, bias: None, outputs, inputs, tile_bytes })
     }
@@ -232,8 +235,8 @@ impl PackedMatrix {
         }
     }
 
-    /// Packs some outputs of the matrix, in the given order, into a matrix of the same type. Block types are quantised
-    /// again, so their weights may differ a little.
+    /// Packs some outputs of the matrix, in the given order, into a matrix of the same type. Block
+    /// types are quantised again, so their weights may differ a little.
     ///
     /// # Errors
     /// If the memory cannot be allocated.
@@ -285,8 +288,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Fills the lines with zeros, and returns them as bytes.
 fn zero_fill(lines: &mut [MaybeUninit<CacheLine>]) -> &mut [u8] {
     lines.fill(MaybeUninit::new(CacheLine([0; 64])));
-    // SAFETY: the lines have just been initialised, a line is 64 bytes without padding, any 64 bytes are
-    // a valid line, and the borrow is exclusive.
+    // SAFETY: the lines have just been initialised, a line is 64 bytes without padding, any 64
+    // bytes are a valid line, and the borrow is exclusive.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
@@ -296,8 +299,8 @@ struct TileRows {
     inputs: usize,
 }
 
-/// Zeros after each row, which pad its last group of inputs. Without them, the rows of most matrices would
-/// also be a multiple of 4096 bytes apart and compete for the same cache lines.
+/// Zeros after each row, which pad its last group of inputs. Without them, the rows of most
+/// matrices would also be a multiple of 4096 bytes apart and compete for the same cache lines.
 const PADDING: usize = LANES;
 
 impl TileRows {

@@ -6,8 +6,8 @@ use crate::team::Team;
 use forerun_formats::{Activation, Attention, Mlp, Norm};
 use forerun_vector::{Lanes, Vectorized, dot, exp, gelu, gelu_tanh, sigmoid, sum, tanh, vectorize};
 
-/// Computes the norm of every row: `x / rms(x) · weight`, or of the row without its mean, plus the bias. `x`,
-/// `out`: `[rows, weight.len()]`.
+/// Computes the norm of every row: `x / rms(x) · weight`, or of the row without its mean, plus the
+/// bias. `x`, `out`: `[rows, weight.len()]`.
 pub(crate) fn norm_rows(isa: Isa, kind: Norm, x: &[f32], norm: &NormWeights, out: &mut [f32]) {
     vectorize(isa, NormRows { kind, x, norm, out });
 }
@@ -60,8 +60,8 @@ fn scale<L: Lanes>(kind: Norm, x: &mut [f32], weight: &[f32], epsilon: f32) {
     }
 }
 
-/// Computes the norm of parts of a row in place, each of `width` numbers. `x`: `[parts, width]`. Either all parts have
-/// the same weights, or each has its own.
+/// Computes the norm of parts of a row in place, each of `width` numbers. `x`: `[parts, width]`.
+/// Either all parts have the same weights, or each has its own.
 pub(crate) fn norm_parts(
     isa: Isa,
     kind: Norm,
@@ -129,8 +129,8 @@ impl Vectorized for Divide<'_> {
     }
 }
 
-/// Multiplies rows by sigmoids: `x *= sigmoid(gates)`. `x`: `[rows, width]`. The gates are the numbers from `first` on
-/// of rows of `stride` numbers.
+/// Multiplies rows by sigmoids: `x *= sigmoid(gates)`. `x`: `[rows, width]`. The gates are the
+/// numbers from `first` on of rows of `stride` numbers.
 pub(crate) fn gate_rows(
     team: &Team,
     x: &mut [f32],
@@ -183,8 +183,9 @@ impl Vectorized for SoftCap<'_> {
     }
 }
 
-/// Computes the inner activations of an MLP: `out = activation(gate) · up`, with `x`: `[rows, 2, size]`, or without a
-/// gate `out = activation(x)`, with `x`: `[rows, size]`. `out`: `[rows, size]`.
+/// Computes the inner activations of an MLP: `out = activation(gate) · up`, with `x`:
+/// `[rows, 2, size]`, or without a gate `out = activation(x)`, with `x`: `[rows, size]`. `out`:
+/// `[rows, size]`.
 pub(crate) fn activate(team: &Team, mlp: &Mlp, x: &[f32], out: &mut [f32]) {
     let size = mlp.intermediate_size;
     let (activation, width) = (mlp.activation, if mlp.gated { 2 * size } else { size });
@@ -259,8 +260,8 @@ pub(super) fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + dims/2)` of the first `dims` numbers of a
-/// head.
+/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + dims/2)` of the first `dims`
+/// numbers of a head.
 #[derive(PartialEq)]
 pub(crate) struct Rope {
     /// The frequency of each pair: `[dims/2]`.

@@ -1,10 +1,11 @@
 //! Recurrent mixers: a short causal convolution, and a linear recurrence over the rows of a pass.
 //!
-//! A row starts from the state of its parent, and rows are computed in order, so a row's bits depend on its prefix
-//! alone, however the prefix was cut into passes. Work is split over channels, heads and rows only.
+//! A row starts from the state of its parent, and rows are computed in order, so a row's bits
+//! depend on its prefix alone, however the prefix was cut into passes. Work is split over channels,
+//! heads and rows only.
 //!
-//! Every product here is rounded before it is added. A convolution adds its products from the oldest position to the
-//! row's own. Sums over keys are in ascending order of their dimensions.
+//! Every product here is rounded before it is added. A convolution adds its products from the
+//! oldest position to the row's own. Sums over keys are in ascending order of their dimensions.
 
 use super::pointwise::{norm_parts, silu};
 use super::shared::SharedSlice;
@@ -23,7 +24,8 @@ pub(crate) struct RecurrentWeights {
     /// For each position, from the oldest to the row's own: `[kernel, channels]`.
     pub(crate) convolution: Vec<f32>,
     pub(crate) convolution_bias: Option<Vec<f32>>, // [channels]
-    /// The factor of softplus in the logarithm of a head's decay, which is negative: `[n_value_heads]`.
+    /// The factor of softplus in the logarithm of a head's decay, which is negative:
+    /// `[n_value_heads]`.
     pub(crate) decay_rate: Vec<f32>,
     pub(crate) decay_bias: Vec<f32>,   // [n_value_heads]
     pub(crate) skip: Option<Vec<f32>>, // [n_value_heads]
@@ -90,8 +92,8 @@ pub(crate) struct RecurrentScratch {
     added: Vec<f32>, // [n_value_heads, value_dim]
 }
 
-/// Where a row's state comes from, and where it goes: indices of slots, of which the last one is running. Without a
-/// source, the state is zero.
+/// Where a row's state comes from, and where it goes: indices of slots, of which the last one is
+/// running. Without a source, the state is zero.
 #[derive(Clone, Copy)]
 struct Place {
     from: Option<usize>,
@@ -161,8 +163,8 @@ fn slots<'a>(slots: &'a mut [Vec<f32>], running: &'a mut Vec<f32>) -> Vec<Shared
     slots.iter_mut().chain([running]).map(|slot| SharedSlice::new(slot)).collect()
 }
 
-/// Computes the convolution of all rows, with its activation: `[rows, channels]`. `own` is scratch memory:
-/// `[channels]`.
+/// Computes the convolution of all rows, with its activation: `[rows, channels]`. `own` is scratch
+/// memory: `[channels]`.
 fn convolve(
     team: &Team,
     weights: &RecurrentWeights,
@@ -252,8 +254,8 @@ impl Vectorized for Silu<'_> {
     }
 }
 
-/// Divides queries and keys by their lengths if the rule does so, and computes the factors of each head: its decay,
-/// and `β` or `Δ`.
+/// Divides queries and keys by their lengths if the rule does so, and computes the factors of each
+/// head: its decay, and `β` or `Δ`.
 fn prepare_heads(
     team: &Team,
     weights: &RecurrentWeights,
@@ -316,7 +318,8 @@ impl Vectorized for DivideByLength<'_> {
     }
 }
 
-/// Runs the recurrence of each value head over all rows. `added` is scratch memory: `[n_value_heads, value_dim]`.
+/// Runs the recurrence of each value head over all rows. `added` is scratch memory:
+/// `[n_value_heads, value_dim]`.
 fn run_heads(
     team: &Team,
     weights: &RecurrentWeights,

@@ -18,8 +18,8 @@ impl<T> Clone for SharedSlice<'_, T> {
 
 impl<T> Copy for SharedSlice<'_, T> {}
 
-// SAFETY: the pointer comes from an exclusive borrow of `Send` elements, and all access goes through
-// `range_mut`, whose contract requires disjoint ranges.
+// SAFETY: the pointer comes from an exclusive borrow of `Send` elements, and all access goes
+// through `range_mut`, whose contract requires disjoint ranges.
 unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 
 impl<'a, T> SharedSlice<'a, T> {
@@ -34,8 +34,8 @@ impl<'a, T> SharedSlice<'a, T> {
     #[expect(clippy::mut_from_ref, reason = "the caller guarantees disjoint ranges")]
     pub(crate) unsafe fn range_mut(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
-        // SAFETY: the range is within the borrowed slice, and the caller guarantees that it overlaps no
-        // other.
+        // SAFETY: the range is within the borrowed slice, and the caller guarantees that it
+        // overlaps no other.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }

@@ -34,7 +34,8 @@ impl StageFollower {
     /// Computes until the leader ends the group.
     ///
     /// # Errors
-    /// [`ExchangeError`] if another member is gone or in another pass, or sends what cannot be read.
+    /// [`ExchangeError`] if another member is gone or in another pass, or sends what cannot be
+    /// read.
     pub fn run(mut self) -> Result<(), ExchangeError> {
         while let Some(bytes) = self.link.exchange.receive()? {
             let message = postcard::from_bytes(&bytes);
@@ -90,8 +91,8 @@ impl StageFollower {
     }
 }
 
-/// Waits for what the members before this one have computed of the pass: numbers of these lengths, as [`HandOver::read`] takes
-/// them.
+/// Waits for what the members before this one have computed of the pass: numbers of these lengths,
+/// as [`HandOver::read`] takes them.
 fn rows_before(link: &mut Link, lengths: [usize; 2]) -> Result<HandOver, ExchangeError> {
     let before = link.exchange.member() - 1;
     let numbers = link.receive_from(before, None)?.unwrap_or_default();

@@ -16,8 +16,8 @@ use forerun_model::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long the leader waits for rows before it first looks whether the pass is cancelled. Then it looks again each time
-/// that it has waited twice as long.
+/// For how long the leader waits for rows before it first looks whether the pass is cancelled. Then
+/// it looks again each time that it has waited twice as long.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 /// The longest time between two looks.
@@ -29,19 +29,20 @@ pub struct StagedModel {
     weights: Arc<Weights>,
     others: Others,
     passes: SentPasses,
-    /// The numbers of layers after which hidden states are features, and other members compute them.
+    /// The numbers of layers after which hidden states are features, and other members compute
+    /// them.
     features: Vec<usize>,
     /// The keys and values of the last pass that a cache cannot hold.
     overflows: Vec<CacheOverflow>,
 }
 
 impl StagedModel {
-    /// Creates the leader, which has the weights of the last stage ([`Weights::load_stage`]). The others are
-    /// [`StageFollower`](super::StageFollower)s.
+    /// Creates the leader, which has the weights of the last stage ([`Weights::load_stage`]). The
+    /// others are [`StageFollower`](super::StageFollower)s.
     ///
     /// # Panics
-    /// If the model reads features, or its head has other tokens than its embedding: such models are drafters. If there
-    /// is no other member.
+    /// If the model reads features, or its head has other tokens than its embedding: such models
+    /// are drafters. If there is no other member.
     #[must_use]
     pub fn new(weights: Arc<Weights>, team: Arc<Team>, exchange: Box<dyn Exchange>) -> Self {
         assert!(exchange.members() > 1, "a pipeline of several stages");
@@ -97,15 +98,15 @@ struct Others {
 }
 
 impl Others {
-    /// Sends a message about the pass with this number. Rows that an earlier pass owes are no debt any more: they come before
-    /// those of this pass, and [`Link::receive_from`] drops them.
+    /// Sends a message about the pass with this number. Rows that an earlier pass owes are no debt
+    /// any more: they come before those of this pass, and [`Link::receive_from`] drops them.
     fn start(&mut self, pass: u32, message: &[u8]) -> Result<(), ExchangeError> {
         (self.link.pass, self.owe_rows) = (pass, false);
         self.link.exchange.send(message)
     }
 
-    /// Waits for what the other members have computed of a pass: numbers of these lengths, as [`HandOver::read`] takes them. If
-    /// the pass is cancelled, sends the others a message.
+    /// Waits for what the other members have computed of a pass: numbers of these lengths, as
+    /// [`HandOver::read`] takes them. If the pass is cancelled, sends the others a message.
     fn rows(&mut self, pass: &Pass<'_>, lengths: [usize; 2]) -> Result<HandOver, ExchangeError> {
         let Self { link, owe_rows } = self;
         let before = link.exchange.members() - 1;
@@ -126,7 +127,8 @@ impl Others {
     }
 }
 
-/// Receives what the last pass still owes, so that no member sends to a leader that is gone. That takes as long as a layer.
+/// Receives what the last pass still owes, so that no member sends to a leader that is gone. That
+/// takes as long as a layer.
 impl Drop for Others {
     fn drop(&mut self) {
         if self.owe_rows && !std::thread::panicking() {

@@ -16,8 +16,9 @@ impl Link {
         Self { exchange, pass: 0 }
     }
 
-    /// Waits for the next numbers of this pass that `member` sends, but not longer than `patience`, if there is a limit.
-    /// Drops those of earlier passes, which its sender computed before it knew that they were cancelled.
+    /// Waits for the next numbers of this pass that `member` sends, but not longer than `patience`,
+    /// if there is a limit. Drops those of earlier passes, which its sender computed before it knew
+    /// that they were cancelled.
     ///
     /// # Errors
     /// [`ExchangeError`] if a member is gone, or the numbers are of a later pass or of none.

@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize)]
 pub(super) struct StageMessage {
     pub(super) pass: PassMessage,
-    /// The numbers of layers after which hidden states are features that the leader needs, in ascending order.
+    /// The numbers of layers after which hidden states are features that the leader needs, in
+    /// ascending order.
     pub(super) features: Vec<u32>,
 }
 
-/// What a member sends to the next one, or the leader to all. It starts with a header: the number of the pass, whether
-/// the pass is cancelled, and the number of overflows.
+/// What a member sends to the next one, or the leader to all. It starts with a header: the number
+/// of the pass, whether the pass is cancelled, and the number of overflows.
 #[derive(Debug, PartialEq)]
 pub(super) enum HandOver {
     /// What the layers so far have computed.
@@ -55,7 +56,8 @@ impl HandOver {
         header.chain(rows).chain(overflows.iter().flat_map(overflow)).collect()
     }
 
-    /// Reads numbers that `member` has sent. `hidden` and `features` are the lengths of these numbers in the rows.
+    /// Reads numbers that `member` has sent. `hidden` and `features` are the lengths of these
+    /// numbers in the rows.
     ///
     /// # Errors
     /// [`ExchangeError::Length`] if there are more or fewer numbers.

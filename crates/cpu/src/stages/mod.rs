@@ -1,16 +1,17 @@
 //! Pipeline stages on devices without common memory, such as the ranks of an MPI job.
 //!
-//! Each member has consecutive layers of a model, with their weights, keys and values. A pass goes from member to
-//! member: each hands its rows' hidden states over to the next one. Every layer is computed as on a single device, so
-//! the results are bit-identical.
+//! Each member has consecutive layers of a model, with their weights, keys and values. A pass goes
+//! from member to member: each hands its rows' hidden states over to the next one. Every layer is
+//! computed as on a single device, so the results are bit-identical.
 //!
-//! The member with the *last* stage leads ([`StagedModel`]): it has the head, so logits are not sent, and the features
-//! that drafters read. It sends the other members ([`StageFollower`]) the rows of each pass, and what happens to the
-//! pages of its caches. So the members, which are numbered from the leader on, form a ring: member 1 has the first
-//! stage, and the leader, member 0, follows the last member.
+//! The member with the *last* stage leads ([`StagedModel`]): it has the head, so logits are not
+//! sent, and the features that drafters read. It sends the other members ([`StageFollower`]) the
+//! rows of each pass, and what happens to the pages of its caches. So the members, which are
+//! numbered from the leader on, form a ring: member 1 has the first stage, and the leader, member
+//! 0, follows the last member.
 //!
-//! Everything that is sent has the number of its pass, so what belongs to a cancelled pass is dropped,
-//! and a member that is out of step is an error.
+//! Everything that is sent has the number of its pass, so what belongs to a cancelled pass is
+//! dropped, and a member that is out of step is an error.
 
 mod follower;
 mod leader;
@@ -51,8 +52,8 @@ impl Stage {
         Self::new((member + members - 1) % members, members)
     }
 
-    /// Returns the layers of the stage, in a division whose largest stage is as small as possible. Layers that read the keys
-    /// and values of others are on the same stage as those.
+    /// Returns the layers of the stage, in a division whose largest stage is as small as possible.
+    /// Layers that read the keys and values of others are on the same stage as those.
     pub(crate) fn layers(
         self,
         layers: &[Layer],

@@ -38,8 +38,8 @@ impl Drop for AffinityGuard {
     }
 }
 
-/// Moves the calling thread to a core, unless it is there or may not run there. The system may move it away again. Returns
-/// whether it was moved. On systems other than Linux, it stays where it is.
+/// Moves the calling thread to a core, unless it is there or may not run there. The system may move
+/// it away again. Returns whether it was moved. On systems other than Linux, it stays where it is.
 #[must_use]
 pub fn move_this_thread(core: usize) -> bool {
     #[cfg(target_os = "linux")]
@@ -58,9 +58,9 @@ pub fn move_this_thread(core: usize) -> bool {
 }
 
 impl Team {
-    /// Creates a team that any thread can lead. Its helpers are pinned to all cores except the first.
-    /// The first core is for the leader: a thread that runs work on the team pins itself there with an
-    /// [`AffinityGuard`].
+    /// Creates a team that any thread can lead. Its helpers are pinned to all cores except the
+    /// first. The first core is for the leader: a thread that runs work on the team pins itself
+    /// there with an [`AffinityGuard`].
     ///
     /// # Errors
     /// [`TeamError`] if a core does not exist or may not be used, or a thread cannot be started.

@@ -1,10 +1,12 @@
 //! Cores that idle teams lend to others.
 //!
-//! A drafter and a target that work at the same time have cores of their own. But one of them is often idle: a
-//! drafter that pauses, a replica without rows to compute, a target that waits for the first draft. Meanwhile its
-//! cores help the others. Results do not change, because no result depends on the number of threads.
+//! A drafter and a target that work at the same time have cores of their own. But one of them is
+//! often idle: a drafter that pauses, a replica without rows to compute, a target that waits for
+//! the first draft. Meanwhile its cores help the others. Results do not change, because no result
+//! depends on the number of threads.
 //!
-//! A team asks before every piece of work, so its helpers leave a core as soon as the owner returns to work.
+//! A team asks before every piece of work, so its helpers leave a core as soon as the owner returns
+//! to work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -47,7 +49,8 @@ impl LentCores {
         self.others(team).flat_map(|group| group.cores.iter().copied())
     }
 
-    /// Borrows the idle cores for a team, up to the first group that is busy. Returns how many there are.
+    /// Borrows the idle cores for a team, up to the first group that is busy. Returns how many
+    /// there are.
     #[inline]
     pub(super) fn borrow_idle(&self, team: usize) -> usize {
         self.others(team).take_while(|group| group.lend_to(team)).map(|g| g.cores.len()).sum()

@@ -1,9 +1,10 @@
 //! Cores that a team keeps while no other load needs them.
 //!
-//! A thread that stays on its core keeps its caches, and is never placed on a core where another member
-//! spins. But beside other load it waits for its core while another one may be free, and the others wait for
-//! it. So the team watches how long its threads wait for a core, as the kernel counts it. Threads that wait
-//! for long take no part in its work for a while, and the system places the others.
+//! A thread that stays on its core keeps its caches, and is never placed on a core where another
+//! member spins. But beside other load it waits for its core while another one may be free, and the
+//! others wait for it. So the team watches how long its threads wait for a core, as the kernel
+//! counts it. Threads that wait for long take no part in its work for a while, and the system
+//! places the others.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,14 +16,16 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 const RUNS_PER_CLOCK_CHECK: u32 = 256;
 /// The shortest time over which waiting is measured. It is longer than a scheduler's time slice.
 const WINDOW: Duration = Duration::from_millis(20);
-/// A member that waits for this share of a window has no core of its own in it. With one busy thread of the same priority on its
-/// core, it waits for half of the time.
+/// A member that waits for this share of a window has no core of its own in it. With one busy
+/// thread of the same priority on its core, it waits for half of the time.
 const LOST_SHARE: f64 = 0.3;
-/// A core is lost after so many windows in a row. Another program that runs for a moment costs less than a smaller team.
+/// A core is lost after so many windows in a row. Another program that runs for a moment costs less
+/// than a smaller team.
 const LOST_WINDOWS: u32 = 2;
 /// How long the team is smaller the first time.
 const FIRST: Duration = Duration::from_millis(100);
-/// A core that is lost again after at most so many windows was never free. Windows of large models are long.
+/// A core that is lost again after at most so many windows was never free. Windows of large models
+/// are long.
 const SOON_WINDOWS: u32 = 8;
 /// How long it is smaller at most, before it tries all members again.
 const LONGEST: Duration = Duration::from_secs(8);
@@ -38,8 +41,8 @@ pub(super) struct PreferredCores {
     turns: Turns,
     runs: u32,
     window_start: Instant,
-    /// Whether the threads were sent to their cores in this window. If a thread sleeps then, the kernel counts the rest of its
-    /// sleep as waiting for its core (seen with Linux 6.18).
+    /// Whether the threads were sent to their cores in this window. If a thread sleeps then, the
+    /// kernel counts the rest of its sleep as waiting for its core (seen with Linux 6.18).
     is_settling: bool,
 }
 
@@ -54,8 +57,8 @@ struct Member {
 }
 
 impl PreferredCores {
-    /// Keeps each of `threads` on its core. Returns `None`, without any effect, if the system does not say how
-    /// long they wait, or refuses a core.
+    /// Keeps each of `threads` on its core. Returns `None`, without any effect, if the system does
+    /// not say how long they wait, or refuses a core.
     pub(super) fn take(threads: &[Pid], cores: &[usize]) -> Option<Self> {
         let member = |(&thread, &core): (&Pid, &usize)| {
             let path = format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero());
@@ -79,8 +82,8 @@ impl PreferredCores {
         Some(taken)
     }
 
-    /// Takes note of a run of the team. Now and then leaves the cores, or returns to them. Returns the number
-    /// of members that should take part in the next runs.
+    /// Takes note of a run of the team. Now and then leaves the cores, or returns to them. Returns
+    /// the number of members that should take part in the next runs.
     #[inline]
     pub(super) fn before_run(&mut self) -> usize {
         self.runs = self.runs.wrapping_add(1);
@@ -139,7 +142,8 @@ impl PreferredCores {
     }
 }
 
-/// Returns how long a thread has waited for a core since its start: the second number of its statistics.
+/// Returns how long a thread has waited for a core since its start: the second number of its
+/// statistics.
 fn waited_ns(statistics: &File) -> Option<u64> {
     let mut bytes = [0; 64];
     let length = statistics.read_at(&mut bytes, 0).ok()?;
@@ -147,8 +151,8 @@ fn waited_ns(statistics: &File) -> Option<u64> {
     text.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// When a team stays on its cores. After a loss of some it leaves all of them for a period. If it loses them again soon after
-/// its return, the period doubles.
+/// When a team stays on its cores. After a loss of some it leaves all of them for a period. If it
+/// loses them again soon after its return, the period doubles.
 #[derive(Debug, Default)]
 struct Turns {
     /// The number of windows in a row in which a member had no core of its own.

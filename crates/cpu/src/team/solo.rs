@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// A wait for a helper that is longer than this shows that the helper was not scheduled. It is longer than
-/// a piece of work takes, and shorter than a scheduler's time slice.
+/// A wait for a helper that is longer than this shows that the helper was not scheduled. It is
+/// longer than a piece of work takes, and shorter than a scheduler's time slice.
 const STALL: Duration = Duration::from_millis(1);
 /// How long the leader works alone after the first stall.
 const FIRST: Duration = Duration::from_millis(10);
@@ -14,8 +14,8 @@ const CALM_PERIODS: u32 = 4;
 
 /// The state of a team whose helpers are sometimes not scheduled.
 ///
-/// After a stall the leader works alone for a period. If the helpers then stall again soon, the period
-/// doubles.
+/// After a stall the leader works alone for a period. If the helpers then stall again soon, the
+/// period doubles.
 #[derive(Debug, Default)]
 pub(super) struct Solo {
     /// The length of the last period, and its end.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 /// The sub-teams of a team. Every member on the team's own cores belongs to exactly one.
 pub(crate) struct SubTeams {
     sub_teams: Vec<SubTeam>,
-    /// The leader of the whole team, for while it works alone. Members of a sub-team size their buffers by the
-    /// sub-team, so the leader must not compute an item as the whole team.
+    /// The leader of the whole team, for while it works alone. Members of a sub-team size their
+    /// buffers by the sub-team, so the leader must not compute an item as the whole team.
     alone: Team,
 }
 
@@ -52,11 +52,12 @@ impl Team {
         }
     }
 
-    /// Calls `work(sub_team, index, &mut a[index], &mut b[index])` once for every index of `a`, on all
-    /// sub-teams at the same time.
+    /// Calls `work(sub_team, index, &mut a[index], &mut b[index])` once for every index of `a`, on
+    /// all sub-teams at the same time.
     ///
     /// Each sub-team starts with a contiguous range of indices, which depends only on the number of
-    /// items and of sub-teams. A sub-team that has finished its own range takes items from the others.
+    /// items and of sub-teams. A sub-team that has finished its own range takes items from the
+    /// others.
     ///
     /// # Panics
     /// If `work` panics (once all sub-teams have finished), or if `a` is longer than `b`.
@@ -128,8 +129,8 @@ struct SharedItems<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the pointer comes from an exclusive borrow, and the callers of `get` guarantee that no two
-// threads access the same item.
+// SAFETY: the pointer comes from an exclusive borrow, and the callers of `get` guarantee that no
+// two threads access the same item.
 unsafe impl<T: Send> Sync for SharedItems<'_, T> {}
 
 impl<'a, T> SharedItems<'a, T> {

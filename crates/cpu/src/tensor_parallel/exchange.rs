@@ -39,8 +39,8 @@ pub trait Exchange: Send {
     /// [`ExchangeError::Lost`] if a member is gone.
     fn receive(&mut self) -> Result<Option<Vec<u8>>, ExchangeError>;
 
-    /// Passes the numbers of this member to the others. If this member is a recipient, waits for theirs, and
-    /// calls `take(member, numbers)` once for each of them.
+    /// Passes the numbers of this member to the others. If this member is a recipient, waits for
+    /// theirs, and calls `take(member, numbers)` once for each of them.
     ///
     /// # Errors
     /// [`ExchangeError::Lost`] if a member is gone, or the first error of `take`.
@@ -51,17 +51,19 @@ pub trait Exchange: Send {
         take: &mut Take<'_>,
     ) -> Result<(), ExchangeError>;
 
-    /// Sends numbers to one other member, which [receives](Exchange::receive_from) them in this order.
+    /// Sends numbers to one other member, which [receives](Exchange::receive_from) them in this
+    /// order.
     ///
     /// # Errors
     /// [`ExchangeError::Lost`] if that member is gone.
     fn send_to(&mut self, member: usize, numbers: &[f32]) -> Result<(), ExchangeError>;
 
-    /// Waits for the next numbers that a member [sends](Exchange::send_to) to this one, but not longer than `patience`,
-    /// if there is a limit. `None` if there are none until then.
+    /// Waits for the next numbers that a member [sends](Exchange::send_to) to this one, but not
+    /// longer than `patience`, if there is a limit. `None` if there are none until then.
     ///
     /// # Errors
-    /// [`ExchangeError::Lost`] if that member is gone. It names the member that was lost first, if that is known.
+    /// [`ExchangeError::Lost`] if that member is gone. It names the member that was lost first, if
+    /// that is known.
     fn receive_from(
         &mut self,
         member: usize,

@@ -24,7 +24,8 @@ impl TensorParallelModel {
     /// [`TensorParallelFollower`](super::TensorParallelFollower)s.
     ///
     /// # Panics
-    /// If the model reads features, or its head has other tokens than its embedding: such models are drafters.
+    /// If the model reads features, or its head has other tokens than its embedding: such models
+    /// are drafters.
     #[must_use]
     pub fn new(weights: Arc<Weights>, team: Arc<Team>, exchange: Box<dyn Exchange>) -> Self {
         let passes = SentPasses::new(weights.architecture());

@@ -8,7 +8,8 @@ use forerun_lm::CachePart;
 use forerun_model::CacheOverflow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The numbers at the start of what a member sends: pass, step, and whether the leader wants to cancel.
+/// The numbers at the start of what a member sends: pass, step, and whether the leader wants to
+/// cancel.
 const HEADER: usize = 3;
 
 /// The members that compute a model together, as one of them sees them.
@@ -63,21 +64,22 @@ impl Members {
         self.lock().exchange.receive()
     }
 
-    /// Returns whether the leader wanted to cancel the pass when the members gathered last, which all members know.
-    /// The others learn with the next gathering what this one `wants`.
+    /// Returns whether the leader wanted to cancel the pass when the members gathered last, which
+    /// all members know. The others learn with the next gathering what this one `wants`.
     pub(crate) fn agree_to_cancel(&self, wants: bool) -> bool {
         let mut state = self.lock();
         state.wants_to_cancel = wants;
         state.is_cancelled
     }
 
-    /// Replaces the members' shares of rows, `[rows, own width]`, by whole rows: `[rows, sum of widths]`. Does nothing if
-    /// the rows are whole already.
+    /// Replaces the members' shares of rows, `[rows, own width]`, by whole rows:
+    /// `[rows, sum of widths]`. Does nothing if the rows are whole already.
     pub(crate) fn gather(&self, values: &mut Vec<f32>, rows: usize, widths: &Widths) {
         self.gather_rows(values, rows, widths, Recipients::All);
     }
 
-    /// Replaces shares of rows by whole rows on the leader, as [`Self::gather`] does on all members.
+    /// Replaces shares of rows by whole rows on the leader, as [`Self::gather`] does on all
+    /// members.
     pub(crate) fn gather_for_leader(&self, values: &mut Vec<f32>, rows: usize, widths: &Widths) {
         self.gather_rows(values, rows, widths, Recipients::Leader);
     }
@@ -115,8 +117,8 @@ impl Members {
         end_unless(gathered);
     }
 
-    /// Fills in the rows of tokens, `[tokens, size]`, that other members have. `widths` are their parts of the
-    /// vocabulary.
+    /// Fills in the rows of tokens, `[tokens, size]`, that other members have. `widths` are their
+    /// parts of the vocabulary.
     pub(crate) fn gather_tokens(
         &self,
         rows: &mut [f32],
@@ -187,8 +189,8 @@ impl Members {
 }
 
 impl State {
-    /// Passes numbers to the recipients, each of which calls `take` with those of every other member, unless that is at
-    /// another step.
+    /// Passes numbers to the recipients, each of which calls `take` with those of every other
+    /// member, unless that is at another step.
     fn exchange_all(
         &mut self,
         values: &[f32],

@@ -1,4 +1,5 @@
-//! What the leader sends to the other members about a pass: everything but the numbers that they compute.
+//! What the leader sends to the other members about a pass: everything but the numbers that they
+//! compute.
 
 use crate::cpu_pages::CpuPages;
 use forerun_cache::{

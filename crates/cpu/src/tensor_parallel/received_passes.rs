@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 pub(crate) struct ReceivedPasses {
     /// The number of passes so far.
     number: u32,
-    /// The storages of the leader's caches, by their number, with this member's part of their pages.
+    /// The storages of the leader's caches, by their number, with this member's part of their
+    /// pages.
     pub(super) storages: BTreeMap<u32, CpuPages>,
 }
 
@@ -25,8 +26,8 @@ pub(crate) struct ReceivedPass<'a> {
 }
 
 impl ReceivedPasses {
-    /// Makes the changes of the leader's storages that belong to a pass, and returns the pass. `new_storage` creates this
-    /// member's part of a storage.
+    /// Makes the changes of the leader's storages that belong to a pass, and returns the pass.
+    /// `new_storage` creates this member's part of a storage.
     ///
     /// # Errors
     /// [`ExchangeError::OutOfStep`] if passes have been lost or repeated.

@@ -13,7 +13,8 @@ use std::sync::Arc;
 pub(crate) struct SentPasses {
     /// The number of passes so far.
     number: u32,
-    /// Whether a pass has begun and not ended: it has panicked, and the other members are in the middle of it.
+    /// Whether a pass has begun and not ended: it has panicked, and the other members are in the
+    /// middle of it.
     is_in_pass: bool,
     storages: Cell<u32>,
     dropped: DroppedStorages,
@@ -23,7 +24,8 @@ impl SentPasses {
     /// Prepares to send passes of a model.
     ///
     /// # Panics
-    /// If the model reads features, or its head has other tokens than its embedding: such models are drafters.
+    /// If the model reads features, or its head has other tokens than its embedding: such models
+    /// are drafters.
     pub(crate) fn new(architecture: &Architecture) -> Self {
         assert_eq!(architecture.input, Input::Embedding, "a model that reads tokens only");
         assert!(architecture.head_tokens.is_none(), "a head with all tokens");
@@ -31,7 +33,8 @@ impl SentPasses {
         Self { number: 0, is_in_pass: false, storages, dropped }
     }
 
-    /// Returns a new storage of which the other members have parts. `of_others` are the bytes of their pages and states.
+    /// Returns a new storage of which the other members have parts. `of_others` are the bytes of
+    /// their pages and states.
     pub(crate) fn mirrored(&self, storage: CpuPages, of_others: (usize, usize)) -> CpuPages {
         let number = self.storages.get();
         self.storages.set(number + 1);
@@ -69,7 +72,8 @@ impl SentPasses {
     /// [`Cancelled`] if the pass is cancelled already. The other members do not hear of it then.
     ///
     /// # Panics
-    /// If the pass cannot be computed or sent, or the storage is not a [mirrored](Self::mirrored) one.
+    /// If the pass cannot be computed or sent, or the storage is not a [mirrored](Self::mirrored)
+    /// one.
     pub(crate) fn start(
         &mut self,
         pass: &Pass<'_>,

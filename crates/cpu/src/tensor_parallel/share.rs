@@ -7,9 +7,9 @@ use std::ops::Range;
 
 /// The part of a model that one of several members computes.
 ///
-/// A member has some of the outputs of a matrix: query heads with the key/value heads that they read, the
-/// inner numbers of an MLP, hidden numbers, or tokens of the vocabulary. A piece of a layer that is not named
-/// here is whole on every member.
+/// A member has some of the outputs of a matrix: query heads with the key/value heads that they
+/// read, the inner numbers of an MLP, hidden numbers, or tokens of the vocabulary. A piece of a
+/// layer that is not named here is whole on every member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {
     member: usize,
@@ -47,7 +47,8 @@ impl Share {
         (0..self.members).map(move |member| Self { member, ..self })
     }
 
-    /// Returns the rows of a tensor that the member holds: outputs of a matrix, or numbers of a vector.
+    /// Returns the rows of a tensor that the member holds: outputs of a matrix, or numbers of a
+    /// vector.
     pub(crate) fn rows(self, architecture: &Architecture, tensor: Tensor) -> Range<usize> {
         let all = architecture.shape(tensor).first().copied().unwrap_or(0);
         let Tensor::Layer(index, part) = tensor else {
@@ -89,8 +90,9 @@ impl Share {
         of_heads.start * each..of_heads.end * each
     }
 
-    /// Returns the heads of the member: whole groups of the heads that read the same key/value head. If there are
-    /// fewer groups than members, several members share a group, and each has its key/value head.
+    /// Returns the heads of the member: whole groups of the heads that read the same key/value
+    /// head. If there are fewer groups than members, several members share a group, and each has
+    /// its key/value head.
     fn heads(self, attention: &Attention) -> Heads {
         let Attention { n_heads, n_kv_heads, .. } = *attention;
         if attention.qk_norms == QkNorms::Whole {
@@ -114,7 +116,8 @@ impl Share {
         }
     }
 
-    /// Returns the member's part of a layer: its heads, and the inner numbers of its MLP and experts.
+    /// Returns the member's part of a layer: its heads, and the inner numbers of its MLP and
+    /// experts.
     pub(crate) fn of_layer(self, layer: &Layer) -> Layer {
         let mut own = layer.clone();
         if let Some(attention) = &mut own.attention {
@@ -145,7 +148,8 @@ struct Heads {
     keys: Range<usize>,
 }
 
-/// The number of outputs that each member computes of a row. Empty if every member computes the whole row.
+/// The number of outputs that each member computes of a row. Empty if every member computes the
+/// whole row.
 #[derive(Default)]
 pub(crate) struct Widths(Vec<usize>);
 

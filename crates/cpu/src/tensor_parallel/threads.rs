@@ -27,7 +27,8 @@ pub struct ThreadExchange {
 }
 
 struct Shared {
-    /// What the members pass to each other, in turn: one set is written while others read the other one.
+    /// What the members pass to each other, in turn: one set is written while others read the other
+    /// one.
     numbers: [Vec<RwLock<Vec<f32>>>; 2],
     meeting: Mutex<Meeting>,
     changed: Condvar,
@@ -78,8 +79,8 @@ impl Shared {
         self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the error for a member that is gone. Another one may have been the first, and the reason why this one
-    /// has ended, too.
+    /// Returns the error for a member that is gone. Another one may have been the first, and the
+    /// reason why this one has ended, too.
     fn lost(&self, member: usize) -> ExchangeError {
         ExchangeError::Lost { member: self.lock().gone.unwrap_or(member) }
     }
@@ -145,7 +146,8 @@ impl Exchange for ThreadExchange {
         to: Recipients,
         take: &mut Take<'_>,
     ) -> Result<(), ExchangeError> {
-        // A member that writes here has met the others after the round before, so all have read what was here.
+        // A member that writes here has met the others after the round before, so all have read
+        // what was here.
         let numbers = &self.shared.numbers[self.round % 2];
         self.round += 1;
         {

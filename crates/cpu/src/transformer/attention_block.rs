@@ -28,8 +28,8 @@ pub enum GroupParallelism {
     Products,
 }
 
-/// The buffers of one layer's attention or recurrent mixer. Each layer of a group has its own, so that the layers can be
-/// computed in parallel.
+/// The buffers of one layer's attention or recurrent mixer. Each layer of a group has its own, so
+/// that the layers can be computed in parallel.
 #[derive(Default)]
 pub(super) struct AttentionBlock {
     pub(super) normed: Vec<f32>, // [rows, hidden]
@@ -80,8 +80,8 @@ impl AttentionBlock {
         self.add_output(team, input, weights);
     }
 
-    /// Stores the keys and values of the tokens before a block, whose projections read `hidden` as it is. The queries
-    /// of the same product are not used.
+    /// Stores the keys and values of the tokens before a block, whose projections read `hidden` as
+    /// it is. The queries of the same product are not used.
     pub(super) fn store_context(
         &mut self,
         team: &Team,
@@ -138,7 +138,8 @@ impl AttentionBlock {
         }
     }
 
-    /// Replaces the hidden states by those that the layer adds to: the normed ones if its norm says so.
+    /// Replaces the hidden states by those that the layer adds to: the normed ones if its norm says
+    /// so.
     pub(super) fn start_residual(&self, norm: &PackedNorm, hidden: &mut [f32]) {
         let PackedNorm::EmbeddingAndHidden { hidden: weight, normed_residual: true, .. } = norm
         else {
@@ -151,8 +152,8 @@ impl AttentionBlock {
         }
     }
 
-    /// The projection that computes queries, keys and values, before their norms and RoPE, latent vectors, or what a
-    /// mixer reads.
+    /// The projection that computes queries, keys and values, before their norms and RoPE, latent
+    /// vectors, or what a mixer reads.
     fn projection<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
         let Self { normed, activations, qkv, latent, .. } = self;
         let out = if weights.latent.is_some() { &mut latent.down } else { qkv };
@@ -176,8 +177,8 @@ impl AttentionBlock {
         }
     }
 
-    /// Applies the norms of queries and keys and RoPE, writes keys and values to the cache, and computes
-    /// attention.
+    /// Applies the norms of queries and keys and RoPE, writes keys and values to the cache, and
+    /// computes attention.
     fn attend(
         &mut self,
         team: &Team,
@@ -228,8 +229,8 @@ impl AttentionBlock {
         }
     }
 
-    /// Applies the norms of queries, keys and values and RoPE, and writes keys and values to the cache, if the layer
-    /// has any.
+    /// Applies the norms of queries, keys and values and RoPE, and writes keys and values to the
+    /// cache, if the layer has any.
     fn rotate_and_store(
         &mut self,
         team: &Team,
@@ -330,8 +331,9 @@ pub(super) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Computes the attention of all layers, which begin at `first`, each into its own block. Layers that attend to
-    /// the keys and values of an earlier one come after the layers before them, one after another.
+    /// Computes the attention of all layers, which begin at `first`, each into its own block.
+    /// Layers that attend to the keys and values of an earlier one come after the layers before
+    /// them, one after another.
     pub(super) fn run(
         &mut self,
         work: GroupParallelism,
@@ -428,8 +430,8 @@ impl Group<'_> {
 }
 
 /// Returns how many of the remaining `layers` to compute in parallel next: the largest multiple of
-/// `members`, so that all members are equally busy; or, if there are fewer layers than members, all of
-/// them, each on a sub-team of several members.
+/// `members`, so that all members are equally busy; or, if there are fewer layers than members, all
+/// of them, each on a sub-team of several members.
 fn concurrent_layers(layers: usize, members: usize) -> usize {
     match layers / members {
         0 => layers,

@@ -13,8 +13,8 @@ pub(super) struct BlockConvs {
 }
 
 impl BlockConvs {
-    /// Convolves what attention or the MLP reads, and computes the rows' own numbers of both convolutions. `x`:
-    /// `[rows, hidden]`.
+    /// Convolves what attention or the MLP reads, and computes the rows' own numbers of both
+    /// convolutions. `x`: `[rows, hidden]`.
     pub(super) fn before(
         &mut self,
         team: &Team,

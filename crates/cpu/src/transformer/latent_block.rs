@@ -13,8 +13,9 @@ const HEADS_TOGETHER: usize = 8;
 /// The buffers of one layer.
 #[derive(Default)]
 pub(super) struct LatentBlock {
-    /// The latent vectors, with the rotated part of the key: `[rows, query_rank + rank + rope_dim]`. If queries are
-    /// not compressed, they are in the place of the first one.
+    /// The latent vectors, with the rotated part of the key:
+    /// `[rows, query_rank + rank + rope_dim]`. If queries are not compressed, they are in the place
+    /// of the first one.
     pub(super) down: Vec<f32>,
     /// The normed latent vectors of queries.
     pub(super) compressed: Vec<f32>, // [rows, query_rank]

@@ -23,8 +23,8 @@ pub(super) struct MlpBlock {
     mixture: Mixture,
 }
 
-/// The buffers of the experts. A choice is an expert that a row has chosen; those of an expert follow one
-/// another.
+/// The buffers of the experts. A choice is an expert that a row has chosen; those of an expert
+/// follow one another.
 #[derive(Default)]
 struct Mixture {
     router_input: Vec<f32>, // [rows, hidden]
@@ -42,7 +42,8 @@ struct Mixture {
 /// The number of experts that are computed together.
 const EXPERTS_TOGETHER: usize = 8;
 
-/// Who computes the products: a team, and the other members that compute their other outputs, if there are any.
+/// Who computes the products: a team, and the other members that compute their other outputs, if
+/// there are any.
 #[derive(Clone, Copy)]
 pub(super) struct Workers<'a> {
     pub(super) team: &'a Team,
@@ -64,8 +65,8 @@ impl Workers<'_> {
 }
 
 impl MlpBlock {
-    /// Computes what the dense MLP and the experts add to the hidden state. They read `x`, unless experts have norms of
-    /// their own. `hidden`, `x`, `delta`: `[rows, hidden]`.
+    /// Computes what the dense MLP and the experts add to the hidden state. They read `x`, unless
+    /// experts have norms of their own. `hidden`, `x`, `delta`: `[rows, hidden]`.
     pub(super) fn run(
         &mut self,
         workers: Workers<'_>,
@@ -114,7 +115,8 @@ impl MlpBlock {
         workers.gather(out, rows, |widths| &widths.mlp);
     }
 
-    /// Multiplies the output of the dense MLP by the sigmoid of a projection of its input, if the layer does so.
+    /// Multiplies the output of the dense MLP by the sigmoid of a projection of its input, if the
+    /// layer does so.
     fn apply_shared_gate(
         &mut self,
         team: &Team,
@@ -135,8 +137,8 @@ impl MlpBlock {
 }
 
 impl Mixture {
-    /// Computes the experts. Each is read once for all rows that have chosen it, and a row adds its experts
-    /// in their order.
+    /// Computes the experts. Each is read once for all rows that have chosen it, and a row adds its
+    /// experts in their order.
     fn run(
         &mut self,
         workers: Workers<'_>,
@@ -190,7 +192,8 @@ fn rms_norm(team: &Team, rows: &[f32], norm: &NormWeights, out: &mut Vec<f32>) {
     norm_rows(team.isa(), Norm::Rms, rows, norm, out);
 }
 
-/// Computes the products of each chosen expert with the rows that have chosen it. `x`, `out`: `[choices, …]`.
+/// Computes the products of each chosen expert with the rows that have chosen it. `x`, `out`:
+/// `[choices, …]`.
 fn project<'a>(
     team: &Team,
     choices: &[Choice],

@@ -20,11 +20,11 @@ pub(crate) struct Observed {
 }
 
 impl Transformer {
-    /// Runs a pass like [`Forward::forward`](forerun_model::Forward::forward), and records its intermediate
-    /// states.
+    /// Runs a pass like [`Forward::forward`](forerun_model::Forward::forward), and records its
+    /// intermediate states.
     ///
-    /// With `whole_layers`, a group's MLPs run in parallel, too: each reads the group's hidden state and
-    /// the output of its own layer's attention, but not what the layers before it added.
+    /// With `whole_layers`, a group's MLPs run in parallel, too: each reads the group's hidden
+    /// state and the output of its own layer's attention, but not what the layers before it added.
     pub(crate) fn forward_observed(
         &mut self,
         pass: &Pass<'_>,
@@ -50,8 +50,8 @@ impl Transformer {
         observed
     }
 
-    /// Runs a pass, layer by layer, that outputs all its rows. `see(tensor, inputs)` receives the inputs of each
-    /// projection, `[rows, inputs]`, with the first of its matrices.
+    /// Runs a pass, layer by layer, that outputs all its rows. `see(tensor, inputs)` receives the
+    /// inputs of each projection, `[rows, inputs]`, with the first of its matrices.
     pub(crate) fn forward_with_inputs(
         &mut self,
         pass: &Pass<'_>,

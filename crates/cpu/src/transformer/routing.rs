@@ -24,8 +24,8 @@ pub(super) struct Choice {
 }
 
 impl Routing {
-    /// Chooses the experts of all rows. `scores`: `[rows, experts]`, `correction` and `scales`: `[experts]`. Returns
-    /// the choices, ordered by expert and then by row.
+    /// Chooses the experts of all rows. `scores`: `[rows, experts]`, `correction` and `scales`:
+    /// `[experts]`. Returns the choices, ordered by expert and then by row.
     pub(super) fn choose(
         &mut self,
         experts: &Experts,

@@ -5,8 +5,8 @@ use crate::kernels::PackedMatrix;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{Latent, Layer, LoadError, MatrixTypes};
 
-/// The packed weights of compressed queries, keys and values, without the projections to latent vectors: those
-/// are [`LayerWeights::qkv`](super::LayerWeights::qkv).
+/// The packed weights of compressed queries, keys and values, without the projections to latent
+/// vectors: those are [`LayerWeights::qkv`](super::LayerWeights::qkv).
 pub(crate) struct PackedLatent {
     pub(crate) shape: Latent,
     pub(crate) n_heads: usize,
@@ -14,7 +14,8 @@ pub(crate) struct PackedLatent {
     pub(crate) queries: Option<(Vec<f32>, Projection)>, // [query_rank]; [n_heads · query_dim, query_rank]
     /// The norm of the latent vector of keys and values.
     pub(crate) norm: Vec<f32>, // [rank]
-    /// What turns each head's queries into queries of the latent vector: the transposed expansion of its keys.
+    /// What turns each head's queries into queries of the latent vector: the transposed expansion
+    /// of its keys.
     pub(crate) keys: Vec<PackedMatrix>, // [n_heads][rank, plain_dim]
     /// The expansion of each head's values.
     pub(crate) values: Vec<PackedMatrix>, // [n_heads][value_dim, rank]
@@ -70,7 +71,8 @@ impl LayerPacker<'_> {
         })
     }
 
-    /// Packs the projections to latent vectors, or to queries. Queries that are not compressed have no bias.
+    /// Packs the projections to latent vectors, or to queries. Queries that are not compressed have
+    /// no bias.
     pub(super) fn latent_projection(&self) -> Result<Projection, LoadError> {
         use LayerTensor as T;
         let projection = self.projection(LayerTensor::PROJECTIONS[0], &[])?;

@@ -20,7 +20,8 @@ pub(super) struct BufferInner {
     pub(super) size: u64,
     /// `None` if there was none, or after it was destroyed.
     memory: Mutex<Option<Arc<Memory>>>,
-    /// It changes under the lock of the device's work only, so that no work is submitted between a check and what relies on it.
+    /// It changes under the lock of the device's work only, so that no work is submitted between a
+    /// check and what relies on it.
     mapping: Mutex<Mapping>,
     /// The number of the last submission that uses the buffer; 0 before the first.
     last_use: AtomicU64,
@@ -176,7 +177,8 @@ impl BufferMappedRangeInterface for MappedRange {
     }
 
     unsafe fn read_slice(&self) -> &[u8] {
-        // SAFETY: work that uses the buffer was done before it was mapped, and no other is submitted while it is.
+        // SAFETY: work that uses the buffer was done before it was mapped, and no other is
+        // submitted while it is.
         let bytes = self.memory.as_ref().and_then(|memory| unsafe { memory.bytes() });
         bytes.and_then(|bytes| bytes.get(self.range.clone())).unwrap_or(&self.zeros)
     }

@@ -313,8 +313,8 @@ impl Drop for CudaPass {
     fn drop(&mut self) {}
 }
 
-/// Checks that a device may run commands: all are right, and what they use is the device's and not mapped. It is called under the lock of
-/// the device's work.
+/// Checks that a device may run commands: all are right, and what they use is the device's and not
+/// mapped. It is called under the lock of the device's work.
 ///
 /// # Errors
 /// With what is wrong.

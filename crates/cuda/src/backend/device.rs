@@ -72,7 +72,8 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// Returns the free memory and all memory in bytes of a device of CUDA's. `None` for others, or if the driver does not answer.
+/// Returns the free memory and all memory in bytes of a device of CUDA's. `None` for others, or if
+/// the driver does not answer.
 #[must_use]
 pub fn memory(device: &Device) -> Option<[u64; 2]> {
     device.as_custom::<CudaDevice>()?.0.context.memory().ok()
@@ -84,7 +85,8 @@ pub fn launches(device: &Device) -> Option<Launches> {
     Some(device.as_custom::<CudaDevice>()?.0.work().launches())
 }
 
-/// Returns what compiled code is for: devices of CUDA's with the same key may share it. `None` for other devices.
+/// Returns what compiled code is for: devices of CUDA's with the same key may share it. `None` for
+/// other devices.
 #[must_use]
 pub fn code_key(device: &Device) -> Option<&str> {
     Some(&device.as_custom::<CudaDevice>()?.0.info.code_key)
@@ -151,7 +153,8 @@ impl Inner {
         callback(Err(BufferAsyncError));
     }
 
-    /// Ends the mapping of a buffer. A callback that waits for it is called with an error, as wgpu does.
+    /// Ends the mapping of a buffer. A callback that waits for it is called with an error, as wgpu
+    /// does.
     pub(super) fn unmap(&self, buffer: &Arc<BufferInner>) {
         let aborted = self.work().unmap(buffer);
         aborted.call();
@@ -173,8 +176,8 @@ impl Inner {
     fn allocate(&self, bytes: u64, place: Place) -> Result<Memory, DriverError> {
         let memory = Memory::allocate(&self.context, bytes, place)?;
         if place == Place::Device && bytes > 0 {
-            // SAFETY: the memory has so many bytes. Freeing waits for all work of the device (CUDA C++ Programming Guide, "Stream
-            // Ordered Memory Allocator").
+            // SAFETY: the memory has so many bytes. Freeing waits for all work of the device (CUDA
+            // C++ Programming Guide, "Stream Ordered Memory Allocator").
             unsafe { self.context.run(&Operation::Clear { at: memory.span.address, bytes })? };
         }
         Ok(memory)
@@ -223,7 +226,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Memory is freed when no work uses it any more. If that never happens, or nobody knows, it is lost with the device.
+        // Memory is freed when no work uses it any more. If that never happens, or nobody knows, it
+        // is lost with the device.
         let is_idle =
             !self.is_lost() && self.wait(None, Some(LAST_WAIT)).is_ok() && !self.is_lost();
         if !is_idle {
@@ -240,8 +244,9 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // Writes and callbacks refer to buffers, which refer to the work that has them: without this, the memory would never be freed.
-        // Unlike wgpu's, the device does not run writes that a queue submits after it is dropped.
+        // Writes and callbacks refer to buffers, which refer to the work that has them: without
+        // this, the memory would never be freed. Unlike wgpu's, the device does not run writes that
+        // a queue submits after it is dropped.
         let left = self.0.work().give_up();
         left.call();
     }

@@ -1,12 +1,14 @@
 //! Graphs of operations that come again.
 //!
-//! Each kernel that is launched costs the processor some microseconds, and a pass has hundreds. Passes with the same number of rows
-//! mostly have the same operations, because what differs between them is in memory that is written before. So operations that come
-//! for the second time become a graph, and from then on the graph is launched in their place.
+//! Each kernel that is launched costs the processor some microseconds, and a pass has hundreds.
+//! Passes with the same number of rows mostly have the same operations, because what differs
+//! between them is in memory that is written before. So operations that come for the second time
+//! become a graph, and from then on the graph is launched in their place.
 //!
-//! A graph is never changed. It is launched only in place of operations that are equal to its own in everything: kernels, grids,
-//! addresses, sizes and immediates. So it does what they would do. An address names the same memory only as long as that is not freed, so
-//! a graph is dropped if any of its memory was freed.
+//! A graph is never changed. It is launched only in place of operations that are equal to its own
+//! in everything: kernels, grids, addresses, sizes and immediates. So it does what they would do.
+//! An address names the same memory only as long as that is not freed, so a graph is dropped if any
+//! of its memory was freed.
 
 use crate::driver::{Context, DriverError, Graph, Memory, Operation};
 use std::collections::{HashMap, VecDeque};
@@ -46,8 +48,8 @@ struct KnownGraph {
 }
 
 impl KnownGraph {
-    /// Whether all memory of the graph is still there. Then its addresses are those of the same memory, because two allocations never
-    /// share an address.
+    /// Whether all memory of the graph is still there. Then its addresses are those of the same
+    /// memory, because two allocations never share an address.
     fn is_valid(&self) -> bool {
         self.memory.iter().all(|memory| memory.strong_count() > 0)
     }
@@ -61,7 +63,8 @@ impl Graphs {
         Self { off: is_off.then(|| format!("{GRAPHS_VARIABLE} is 0")), ..Self::default() }
     }
 
-    /// Returns the graph to launch in place of operations, if they came before. `memory` is what they name, by its address.
+    /// Returns the graph to launch in place of operations, if they came before. `memory` is what
+    /// they name, by its address.
     ///
     /// # Safety
     /// As for [`Context::create_graph`].
@@ -127,8 +130,8 @@ impl Graphs {
         false
     }
 
-    /// Drops graphs that are of no use any more, then those that were not used for the longest time, until there is room for so many
-    /// operations.
+    /// Drops graphs that are of no use any more, then those that were not used for the longest
+    /// time, until there is room for so many operations.
     fn make_room(&mut self, operations: usize) {
         self.known.retain(KnownGraph::is_valid);
         let mut sum = operations;
@@ -168,7 +171,8 @@ mod tests {
             Arc::new(Memory::allocate(&self.context, 256, Place::Device).unwrap())
         }
 
-        /// Submits so many copies of the first bytes of some memory. Returns whether a graph is launched.
+        /// Submits so many copies of the first bytes of some memory. Returns whether a graph is
+        /// launched.
         fn submit(&mut self, memory: &Arc<Memory>, copies: usize) -> bool {
             let at = memory.span.address;
             let operations = vec![Operation::Copy { from: at, to: at + 128, bytes: 64 }; copies];

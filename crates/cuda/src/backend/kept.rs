@@ -22,7 +22,8 @@ impl Kept {
         Self { submission, memory: HashMap::new(), data: Vec::new(), graph: None }
     }
 
-    /// Returns what a command is for the driver, and keeps the memory that it uses. `None` if there is nothing to do.
+    /// Returns what a command is for the driver, and keeps the memory that it uses. `None` if there
+    /// is nothing to do.
     ///
     /// # Errors
     /// With what is wrong, if the command is invalid or its memory was destroyed.

@@ -73,8 +73,8 @@ impl CudaBindGroup {
     /// Returns the bound buffers.
     ///
     /// # Errors
-    /// With what is wrong, if they do not fit the layout. A buffer that is read only is not also written: the kernel's compiler
-    /// relies on it.
+    /// With what is wrong, if they do not fit the layout. A buffer that is read only is not also
+    /// written: the kernel's compiler relies on it.
     pub(super) fn new(descriptor: &BindGroupDescriptor<'_>) -> Result<Self, &'static str> {
         let layout = descriptor.layout.as_custom::<CudaBindGroupLayout>();
         let layout = layout.ok_or("a layout of another backend")?;

@@ -58,10 +58,11 @@ enum Callback {
 }
 
 impl Callback {
-    /// Maps the buffer, if it is one that waits for that. Returns what is left to call, with an error if it will not be mapped.
+    /// Maps the buffer, if it is one that waits for that. Returns what is left to call, with an
+    /// error if it will not be mapped.
     ///
-    /// A thread that finds its work done may read the buffer at once, while another thread still has this result. So it is called
-    /// under the lock of the work.
+    /// A thread that finds its work done may read the buffer at once, while another thread still
+    /// has this result. So it is called under the lock of the work.
     fn finish(self, is_aborted: bool) -> Finished {
         match self {
             Self::Map(_, callback) if is_aborted => Box::new(|| callback(Err(BufferAsyncError))),
@@ -102,7 +103,8 @@ pub struct Launches {
     pub graphs: u64,
     /// Number of graphs that were created.
     pub created_graphs: u64,
-    /// Why no graphs are created any more, if so: they are turned off, or the driver has refused one.
+    /// Why no graphs are created any more, if so: they are turned off, or the driver has refused
+    /// one.
     pub no_graphs: Option<String>,
 }
 
@@ -143,8 +145,8 @@ impl Work {
         self.callbacks.push((self.submitted, Callback::Done(callback)));
     }
 
-    /// Adds what is called when a buffer is mapped: when the submissions that use it are done. Later ones do not matter: whoever waits
-    /// for the buffer's own submission may read it then.
+    /// Adds what is called when a buffer is mapped: when the submissions that use it are done.
+    /// Later ones do not matter: whoever waits for the buffer's own submission may read it then.
     pub(super) fn map_when_done(&mut self, buffer: &Arc<BufferInner>, callback: BufferMapCallback) {
         buffer.request_mapping();
         self.callbacks.push((buffer.last_use(), Callback::Map(Arc::clone(buffer), callback)));
@@ -183,7 +185,8 @@ impl Work {
         Ok(retired)
     }
 
-    /// Takes away all callbacks, because the device is lost. Submissions keep their memory: nobody knows what still runs.
+    /// Takes away all callbacks, because the device is lost. Submissions keep their memory: nobody
+    /// knows what still runs.
     pub(super) fn give_up(&mut self) -> Retired {
         self.writes.clear();
         let callbacks = self.callbacks.drain(..).map(|(_, callback)| callback.finish(true));
@@ -221,15 +224,17 @@ impl Work {
             let Some(to) = kept.span(&to.buffer, to.offset, data.len() as u64) else { continue };
             kept.data.push(data);
             let data = kept.data.last().map(Vec::as_slice).unwrap_or_default();
-            // SAFETY: `has_part` was asked when it was written, and `kept` keeps both until the work is done.
+            // SAFETY: `has_part` was asked when it was written, and `kept` keeps both until the
+            // work is done.
             unsafe { context.write(to.address, data)? };
         }
         let operations = operations.map_err(Fault::Invalid)?;
         let [single, graphs] = &mut self.launched;
-        // SAFETY: `check` has found that buffers and kernels are of this device, `has_part` that parts are in their buffers, and
-        // `copy` that the parts of a copy are of different ones. The translation of a kernel says which parameters it has. Kernels index
-        // buffers within the sizes that passes give them, as with the other backends. `kept` keeps the buffers and the graph until the
-        // work is done, and the graph has the same operations.
+        // SAFETY: `check` has found that buffers and kernels are of this device, `has_part` that
+        // parts are in their buffers, and `copy` that the parts of a copy are of different ones.
+        // The translation of a kernel says which parameters it has. Kernels index buffers within
+        // the sizes that passes give them, as with the other backends. `kept` keeps the buffers and
+        // the graph until the work is done, and the graph has the same operations.
         unsafe {
             match &kept.graph {
                 Some(graph) => {
@@ -306,7 +311,8 @@ impl QueueInterface for CudaQueue {
         if self.device.is_lost() {
             return work.submitted;
         }
-        // Buffers may be mapped until the work is locked. If one command is wrong, none runs, but the writes before them do.
+        // Buffers may be mapped until the work is locked. If one command is wrong, none runs, but
+        // the writes before them do.
         let mut wrong = check(&commands, &self.device).err();
         if wrong.is_some() {
             commands.clear();

@@ -1,6 +1,8 @@
-//! Graphs of NVIDIA's driver: chains of nodes in the order of their operations. **They have never run on a GPU.**
+//! Graphs of NVIDIA's driver: chains of nodes in the order of their operations. **They have never
+//! run on a GPU.**
 //!
-//! They are created node by node. Recording a stream would also record what other threads put on it, such as the clearing of new memory.
+//! They are created node by node. Recording a stream would also record what other threads put on
+//! it, such as the clearing of new memory.
 
 use super::functions::{Address, Functions, Handle, Status, number};
 use super::{KernelParameters, Pointer};
@@ -62,7 +64,8 @@ struct CopyEnd {
 }
 
 impl CopyEnd {
-    /// Returns the end of a copy in memory of the device or of the host: both have unified addresses.
+    /// Returns the end of a copy in memory of the device or of the host: both have unified
+    /// addresses.
     fn at(address: Address) -> Self {
         Self {
             first: [0; 4],
@@ -96,7 +99,8 @@ impl Owned<'_> {
 
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
-        // SAFETY: the driver has returned the handle, and nobody else has it. Errors have no one to go to.
+        // SAFETY: the driver has returned the handle, and nobody else has it. Errors have no one to
+        // go to.
         unsafe { (self.destroy)(self.handle) };
     }
 }
@@ -157,7 +161,8 @@ impl GraphFunctions {
                     parameters: parameters.as_mut_ptr(),
                     extra: ptr::null_mut(),
                 };
-                // SAFETY: the caller promises that the kernel has these parameters, which the driver copies.
+                // SAFETY: the caller promises that the kernel has these parameters, which the
+                // driver copies.
                 f.check("cuGraphAddKernelNode", unsafe {
                     (self.add_kernel)(
                         &raw mut node,
@@ -176,7 +181,8 @@ impl GraphFunctions {
                     height: 1,
                     depth: 1,
                 };
-                // SAFETY: the caller promises that both memories have so many bytes. The driver copies the description.
+                // SAFETY: the caller promises that both memories have so many bytes. The driver
+                // copies the description.
                 f.check("cuGraphAddMemcpyNode", unsafe {
                     (self.add_copy)(
                         &raw mut node,
@@ -214,7 +220,8 @@ impl GraphFunctions {
     /// # Safety
     /// As for `Context::destroy_graph`.
     pub(super) unsafe fn destroy_graph(&self, graph: GraphId) {
-        // SAFETY: `create_graph` has returned the graph, and nobody uses it any more. Errors have no one to go to.
+        // SAFETY: `create_graph` has returned the graph, and nobody uses it any more. Errors have
+        // no one to go to.
         unsafe { (self.destroy_instance)(graph.0 as Handle) };
     }
 }

@@ -171,8 +171,8 @@ fn few_operations_and_those_with_clears_are_launched_one_by_one() {
     assert_eq!(opened.errors(), Vec::<String>::new());
 }
 
-/// The emulator allocates what was freed last, so the new buffers have the addresses of the old ones. It fails if a graph of freed memory
-/// is launched.
+/// The emulator allocates what was freed last, so the new buffers have the addresses of the old
+/// ones. It fails if a graph of freed memory is launched.
 #[test]
 fn memory_with_an_old_address_is_not_that_of_a_graph() {
     let Some(opened) = open() else { return };
@@ -213,7 +213,8 @@ fn graphs_stay_until_their_work_is_done() {
     (0..3).for_each(|start| pass.submit(start, &other, 2));
 }
 
-/// There is room for one of two large graphs: the other one is dropped while its work is in progress.
+/// There is room for one of two large graphs: the other one is dropped while its work is in
+/// progress.
 #[test]
 fn graphs_without_room_stay_until_their_work_is_done() {
     let Some(opened) = open_late() else { return };

@@ -87,7 +87,8 @@ impl Late {
     fn advance(&self, to: usize) -> Result<(), DriverError> {
         loop {
             let work = self.queued.lock().unwrap().pop_front();
-            // SAFETY: the backend promises that what is used stays until it is done, which `free` checks.
+            // SAFETY: the backend promises that what is used stays until it is done, which `free`
+            // checks.
             unsafe {
                 match work {
                     None => return Ok(()),

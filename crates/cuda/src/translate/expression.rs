@@ -85,7 +85,8 @@ impl FunctionWriter<'_> {
         }
     }
 
-    /// Checks that a pointer's place can be written. The component of a vector with an index that is not constant is only a value.
+    /// Checks that a pointer's place can be written. The component of a vector with an index that
+    /// is not constant is only a value.
     pub(super) fn check_place(&self, pointer: Handle<Expression>) -> Result<(), TranslateError> {
         match self.function.expressions[pointer] {
             Expression::Access { base, .. }
@@ -179,8 +180,8 @@ impl FunctionWriter<'_> {
             .ok_or_else(|| TranslateError::unsupported(format!("arithmetic of {inner:?}")))
     }
 
-    /// Applies a function to each component of vectors; numbers are the same for all components. Without vectors,
-    /// applies it once.
+    /// Applies a function to each component of vectors; numbers are the same for all components.
+    /// Without vectors, applies it once.
     fn each(
         &self,
         arguments: &[Handle<Expression>],

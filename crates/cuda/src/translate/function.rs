@@ -116,8 +116,8 @@ impl<'a> FunctionWriter<'a> {
     fn write_body(mut self) -> Result<String, TranslateError> {
         for (handle, variable) in self.function.local_variables.iter() {
             let of = self.names().of(variable.ty)?;
-            // Variables without a value are zero. Others get theirs where they are declared, by a statement if it is not
-            // constant.
+            // Variables without a value are zero. Others get theirs where they are declared, by a
+            // statement if it is not constant.
             let value = match variable.init {
                 Some(init) => self.value(init)?,
                 None => format!("{of}{{}}"),
@@ -194,7 +194,8 @@ impl<'a> FunctionWriter<'a> {
                 let value = value.map(|value| self.value(value)).transpose()?;
                 self.line(&format!("return {};", value.unwrap_or_default()));
             }
-            // It makes what all threads of the block have written visible to the others, in shared memory and in buffers.
+            // It makes what all threads of the block have written visible to the others, in shared
+            // memory and in buffers.
             Statement::ControlBarrier(_) => self.line("__syncthreads();"),
             Statement::MemoryBarrier(_) => self.line("__threadfence_block();"),
             Statement::Store { pointer, value } => {
@@ -218,8 +219,8 @@ impl<'a> FunctionWriter<'a> {
         Ok(())
     }
 
-    /// Returns whether a loop has a constant bound, and indexes an array of the thread's own. Such an array is in registers only if
-    /// all its indices are constant, so the loop is unrolled.
+    /// Returns whether a loop has a constant bound, and indexes an array of the thread's own. Such
+    /// an array is in registers only if all its indices are constant, so the loop is unrolled.
     fn is_unrolled(&self, body: &Block) -> bool {
         // As naga writes `for` and `while`: the loop is left unless its condition holds.
         let condition = body.iter().find_map(|statement| match statement {
@@ -273,7 +274,8 @@ impl<'a> FunctionWriter<'a> {
         }
     }
 
-    /// Writes what a loop does before it begins again. It may be written several times, so its variables are its own.
+    /// Writes what a loop does before it begins again. It may be written several times, so its
+    /// variables are its own.
     fn end_of_loop(&mut self, end: Continuing<'a>) -> Result<(), TranslateError> {
         if end.block.is_empty() && end.break_if.is_none() {
             return Ok(());

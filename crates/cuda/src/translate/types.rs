@@ -77,7 +77,8 @@ impl<'a> TypeNames<'a> {
         Ok(text)
     }
 
-    /// Checks that C++ lays out what the host writes and reads as WGSL does. Returns the size and the alignment in bytes in C++.
+    /// Checks that C++ lays out what the host writes and reads as WGSL does. Returns the size and
+    /// the alignment in bytes in C++.
     ///
     /// # Errors
     /// If it does not: vectors of three are not aligned in C++.

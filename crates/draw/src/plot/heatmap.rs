@@ -35,12 +35,12 @@ const BAR: u32 = 130;
 const STEPS: usize = 128;
 
 impl Heatmap {
-    /// Creates a heatmap of a table's column over two other columns. `remark` is appended to the label of
-    /// the value.
+    /// Creates a heatmap of a table's column over two other columns. `remark` is appended to the
+    /// label of the value.
     ///
     /// # Errors
-    /// If a column is missing or contains text, or several rows have the same coordinates and `merge`
-    /// refuses that.
+    /// If a column is missing or contains text, or several rows have the same coordinates and
+    /// `merge` refuses that.
     pub fn new(
         table: &Table,
         [x, y]: [&str; 2],

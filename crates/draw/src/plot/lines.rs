@@ -33,12 +33,12 @@ const GRID: RGBColor = RGBColor(225, 225, 225);
 const DOTS: usize = 40;
 
 impl Lines {
-    /// Creates lines of a table's column over another one, a line for each value of the column `by`.
-    /// `remark` is appended to the label of the value.
+    /// Creates lines of a table's column over another one, a line for each value of the column
+    /// `by`. `remark` is appended to the label of the value.
     ///
     /// # Errors
-    /// If a column is missing or contains text, or several rows have the same coordinates and `merge`
-    /// refuses that.
+    /// If a column is missing or contains text, or several rows have the same coordinates and
+    /// `merge` refuses that.
     pub fn new(
         table: &Table,
         (x, by): (&str, Option<&str>),

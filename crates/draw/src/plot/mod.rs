@@ -1,5 +1,5 @@
-//! Plots with axes, as SVG and, with the feature `png`, as PNG: heatmaps and lines of tables, and the
-//! curves of training runs.
+//! Plots with axes, as SVG and, with the feature `png`, as PNG: heatmaps and lines of tables, and
+//! the curves of training runs.
 
 mod heatmap;
 mod label;

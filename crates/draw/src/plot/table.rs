@@ -77,8 +77,8 @@ impl Table {
     /// Returns one value for each combination of the columns `keys`, which are compared as text.
     ///
     /// # Errors
-    /// If a column is missing, a value is not a number, or several rows have the same coordinates and
-    /// `merge` refuses that.
+    /// If a column is missing, a value is not a number, or several rows have the same coordinates
+    /// and `merge` refuses that.
     pub(crate) fn points(
         &self,
         keys: &[&str],
@@ -113,7 +113,8 @@ impl Table {
         Ok(points.into_iter().map(shown).collect())
     }
 
-    /// The error that names the parameters in which two rows differ. Columns after `version` are results.
+    /// The error that names the parameters in which two rows differ. Columns after `version` are
+    /// results.
     fn ambiguous(&self, one: &[String], other: &[String], keys: &[usize]) -> PlotError {
         let last = self.columns.iter().position(|name| name == "version");
         let differs = |&column: &usize| one[column] != other[column] && !keys.contains(&column);

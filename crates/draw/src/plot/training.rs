@@ -79,12 +79,13 @@ pub struct AcceptanceCurves {
     pub title: String,
     /// By position: the share of sampled tokens that the target would accept.
     pub sampled: Vec<Vec<Point>>,
-    /// By position: the share of positions where drafter and target agree on the most probable token.
+    /// By position: the share of positions where drafter and target agree on the most probable
+    /// token.
     pub greedy: Vec<Vec<Point>>,
 }
 
-/// Replaces each point by the mean of its neighbourhood, which is symmetric so that the curve does not
-/// lag, and shrinks towards both ends.
+/// Replaces each point by the mean of its neighbourhood, which is symmetric so that the curve does
+/// not lag, and shrinks towards both ends.
 fn smoothed(points: &[Point]) -> Vec<Point> {
     let reach = points.len() / SMOOTHING / 2;
     let mut sums = vec![0.0];

@@ -139,7 +139,8 @@ fn calls(
     lark
 }
 
-/// Returns arguments that each have a key before and an end after them. Those that are not required may be missing.
+/// Returns arguments that each have a key before and an end after them. Those that are not required
+/// may be missing.
 fn tagged(number: usize, tool: &Tool, key: impl Fn(&str) -> String, end: &str) -> String {
     let required = tool.parameters["required"].as_array();
     let is_required =

@@ -67,7 +67,8 @@ impl HarmonyParser {
     }
 }
 
-/// Begins the message with this header: `<|channel|>commentary to=functions.get_weather <|constrain|>json`.
+/// Begins the message with this header:
+/// `<|channel|>commentary to=functions.get_weather <|constrain|>json`.
 fn begin(header: &str, parts: &mut Parts) -> State {
     let recipient = header.split("to=").nth(1).map(|rest| {
         rest.split(|end: char| end.is_whitespace() || end == '<').next().unwrap_or_default()

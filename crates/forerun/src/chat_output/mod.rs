@@ -1,7 +1,7 @@
 //! The reasoning and the tool calls in the text that a model writes.
 //!
-//! Each family of models has a syntax of its own. A [`ChatParser`] reads it from a stream and returns
-//! [`ChatPart`]s, which every API writes in its own form.
+//! Each family of models has a syntax of its own. A [`ChatParser`] reads it from a stream and
+//! returns [`ChatPart`]s, which every API writes in its own form.
 
 mod grammar;
 mod harmony;
@@ -35,7 +35,8 @@ pub enum ChatPart {
 }
 
 impl ChatPart {
-    /// Returns the piece of the answer's text that the part shows: none for the beginning of a call.
+    /// Returns the piece of the answer's text that the part shows: none for the beginning of a
+    /// call.
     #[must_use]
     pub fn text(&self) -> &str {
         match self {

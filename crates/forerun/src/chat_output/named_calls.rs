@@ -1,5 +1,6 @@
-//! Calls with the name before the arguments: `get_weather[ARGS]{"city": "Paris"}` of Mistral, and DeepSeek's
-//! with tags of its own, whose first versions have a fence of Markdown around the arguments.
+//! Calls with the name before the arguments: `get_weather[ARGS]{"city": "Paris"}` of Mistral, and
+//! DeepSeek's with tags of its own, whose first versions have a fence of Markdown around the
+//! arguments.
 
 use super::scanner::{Piece, Scanner};
 use super::{CallParser, Parts};

@@ -137,8 +137,9 @@ fn reasoning_of(calls: ToolSyntax) -> ReasoningTags {
 }
 
 impl ChatSyntax {
-    /// Recognises the syntax by the tags in a model's chat template. For a template that reads no tools, it is that of
-    /// Hermes, which [`with_tools_as_text`](super::with_tools_as_text) explains to the model.
+    /// Recognises the syntax by the tags in a model's chat template. For a template that reads no
+    /// tools, it is that of Hermes, which [`with_tools_as_text`](super::with_tools_as_text)
+    /// explains to the model.
     #[must_use]
     pub fn of_template(template: &ChatTemplate) -> Self {
         let text = template.text();
@@ -199,7 +200,8 @@ impl ChatSyntax {
         }
     }
 
-    /// Returns whether the tags around reasoning and calls may be special tokens, which are no text otherwise.
+    /// Returns whether the tags around reasoning and calls may be special tokens, which are no text
+    /// otherwise.
     #[must_use]
     pub fn has_special_tags(self, tools: &[Tool]) -> bool {
         match self.0 {
@@ -225,8 +227,9 @@ impl ChatSyntax {
         grammar::of_calls(self.calls(), tools, parallel, tokenizer)
     }
 
-    /// Returns the grammar of an answer that calls tools as in [`ChatSyntax::grammar`], or else is a text with this
-    /// format. `None`: a format with rules of its own cannot be combined with calls.
+    /// Returns the grammar of an answer that calls tools as in [`ChatSyntax::grammar`], or else is
+    /// a text with this format. `None`: a format with rules of its own cannot be combined with
+    /// calls.
     #[must_use]
     pub fn grammar_or(
         self,

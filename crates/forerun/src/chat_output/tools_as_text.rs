@@ -3,8 +3,9 @@
 use crate::chat_template::Message;
 use serde_json::{Value, json};
 
-/// Writes tools, calls and their results into the text of messages, for chat templates that have no place for them.
-/// The syntax is that of Hermes, which most models have seen. `tools` are in the form of OpenAI's API.
+/// Writes tools, calls and their results into the text of messages, for chat templates that have no
+/// place for them. The syntax is that of Hermes, which most models have seen. `tools` are in the
+/// form of OpenAI's API.
 #[must_use]
 pub fn with_tools_as_text(messages: Vec<Message>, tools: &[Value]) -> Vec<Message> {
     let mut messages: Vec<Message> = messages.into_iter().map(with_calls_as_text).collect();

@@ -1,5 +1,5 @@
-//! Calls whose arguments have tags of their own, as GLM and Qwen3-Coder write them. A call is reported when it is
-//! complete.
+//! Calls whose arguments have tags of their own, as GLM and Qwen3-Coder write them. A call is
+//! reported when it is complete.
 
 use super::syntax::Tool;
 use super::{CallParser, Parts};
@@ -59,7 +59,8 @@ impl XmlCalls {
         }
     }
 
-    /// Returns a value as the tool's schema has it: a string as it stands, and anything else as JSON.
+    /// Returns a value as the tool's schema has it: a string as it stands, and anything else as
+    /// JSON.
     fn value(&self, tool: &str, key: &str, text: &str) -> Value {
         let tool = self.tools.iter().find(|one| one.name == tool);
         let types = tool.map(|tool| &tool.parameters["properties"][key]["type"]);

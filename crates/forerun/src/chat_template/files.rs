@@ -97,8 +97,8 @@ pub(super) fn names(files: Files<'_>) -> Result<Vec<String>, ChatTemplateError> 
     Ok(all(files)?.into_keys().collect())
 }
 
-/// Returns all templates of a checkpoint by name, each with its file. Template files take precedence over
-/// templates in the tokenizer's configuration.
+/// Returns all templates of a checkpoint by name, each with its file. Template files take
+/// precedence over templates in the tokenizer's configuration.
 fn all(files: Files<'_>) -> Result<BTreeMap<String, (PathBuf, Source)>, ChatTemplateError> {
     let mut templates = BTreeMap::new();
     if let Files::Gguf(metadata) = files {

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 /// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The author's role: `system`, `user`, `assistant`, `tool`, or another role that the template supports.
+    /// The author's role: `system`, `user`, `assistant`, `tool`, or another role that the template
+    /// supports.
     pub role: String,
     /// The text.
     pub content: String,
@@ -50,7 +51,8 @@ impl Message {
 /// What a chat template reads besides the messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplateArguments {
-    /// The tools that the model may call, in the form of OpenAI's API: objects with `type` and `function`.
+    /// The tools that the model may call, in the form of OpenAI's API: objects with `type` and
+    /// `function`.
     pub tools: Vec<Value>,
     /// Further variables of the template, such as `enable_thinking`.
     pub variables: Map<String, Value>,

@@ -3,9 +3,9 @@
 //! A template is a Jinja program in a checkpoint's folder. It is rendered as Hugging Face's
 //! `apply_chat_template` renders it; tests compare the texts.
 //!
-//! Control tokens that the template writes (`<|eot_id|>`, `</s>`) are encoded as control tokens. The
-//! same text within a message is encoded as ordinary text, so that a message cannot end its own turn.
-//! Engines that tokenize the rendered text as a whole cannot distinguish the two.
+//! Control tokens that the template writes (`<|eot_id|>`, `</s>`) are encoded as control tokens.
+//! The same text within a message is encoded as ordinary text, so that a message cannot end its own
+//! turn. Engines that tokenize the rendered text as a whole cannot distinguish the two.
 
 mod budget;
 mod files;
@@ -102,8 +102,8 @@ const PLAIN: &str = "plain";
 /// The template for models that ship none: the system message, then `User: …` and `Assistant:…`
 /// lines.
 ///
-/// Answers are repeated unchanged, including a leading space, so that the history has the tokens that
-/// were generated.
+/// Answers are repeated unchanged, including a leading space, so that the history has the tokens
+/// that were generated.
 const PLAIN_TEMPLATE: &str = "\
 {% for message in messages %}
 {% if message['role'] == 'system' %}
@@ -141,9 +141,9 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Loads the template that a checkpoint ships: in a GGUF file with a tokenizer, or else in its folder
-    /// (`chat_template.jinja`, or `chat_template` in `tokenizer_config.json`). A checkpoint without one
-    /// gets the plain template.
+    /// Loads the template that a checkpoint ships: in a GGUF file with a tokenizer, or else in its
+    /// folder (`chat_template.jinja`, or `chat_template` in `tokenizer_config.json`). A checkpoint
+    /// without one gets the plain template.
     ///
     /// # Errors
     /// If a file is malformed, or there are several templates and none is the default.
@@ -168,8 +168,8 @@ impl ChatTemplate {
         with_files(checkpoint, files::special_tokens)
     }
 
-    /// Loads the template of a model that is part of the program, as [`ChatTemplate::from_checkpoint`]
-    /// does.
+    /// Loads the template of a model that is part of the program, as
+    /// [`ChatTemplate::from_checkpoint`] does.
     ///
     /// # Errors
     /// As [`ChatTemplate::from_checkpoint`].
@@ -193,8 +193,8 @@ impl ChatTemplate {
         with_files(checkpoint, |files| Self::choose_among(files, choice))
     }
 
-    /// Loads the template that `choice` names, as [`ChatTemplate::choose`] does, for a model that is part
-    /// of the program.
+    /// Loads the template that `choice` names, as [`ChatTemplate::choose`] does, for a model that
+    /// is part of the program.
     ///
     /// # Errors
     /// As [`ChatTemplate::choose`].
@@ -267,8 +267,8 @@ impl ChatTemplate {
         self.jinja.text()
     }
 
-    /// Renders a conversation without tools. With `answer`, the text ends with the beginning of an answer
-    /// (`add_generation_prompt` in Hugging Face's terms).
+    /// Renders a conversation without tools. With `answer`, the text ends with the beginning of an
+    /// answer (`add_generation_prompt` in Hugging Face's terms).
     ///
     /// # Errors
     /// If the template refuses the messages or fails.
@@ -291,9 +291,9 @@ impl ChatTemplate {
 
     /// Renders a conversation with the beginning of an answer, and encodes it.
     ///
-    /// Templates write BOS themselves, so the tokenizer adds none. The text of the plain template is
-    /// encoded like any other text, with BOS if the tokenizer adds it. Special tokens within messages
-    /// are encoded as ordinary text.
+    /// Templates write BOS themselves, so the tokenizer adds none. The text of the plain template
+    /// is encoded like any other text, with BOS if the tokenizer adds it. Special tokens within
+    /// messages are encoded as ordinary text.
     ///
     /// # Errors
     /// If the template refuses the messages, fails, or renders an empty text, or if the text cannot
@@ -307,7 +307,8 @@ impl ChatTemplate {
         self.encode_within(messages, &arguments, end, tokenizer, usize::MAX)
     }
 
-    /// Encodes a conversation as [`Self::encode`] does, unless it certainly has `limit` tokens or more.
+    /// Encodes a conversation as [`Self::encode`] does, unless it certainly has `limit` tokens or
+    /// more.
     pub(crate) fn encode_within(
         &self,
         messages: &[Message],

@@ -6,7 +6,8 @@ use super::{ChatTemplate, ChatTemplateError, Message, TemplateArguments};
 /// How a rendered conversation ends: where the model begins to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PromptEnd {
-    /// With the beginning of a new message of the assistant (`add_generation_prompt` in Hugging Face's terms).
+    /// With the beginning of a new message of the assistant (`add_generation_prompt` in Hugging
+    /// Face's terms).
     #[default]
     NewMessage,
     /// After the content of the last message, which the model continues (`continue_final_message`).
@@ -19,8 +20,8 @@ impl ChatTemplate {
     /// Renders a conversation up to where the model begins to write.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`], and [`ChatTemplateError::NotContinued`] if the template does not show the
-    /// content of the last message, which is to be continued.
+    /// As [`ChatTemplate::render`], and [`ChatTemplateError::NotContinued`] if the template does
+    /// not show the content of the last message, which is to be continued.
     pub fn render_until(
         &self,
         end: PromptEnd,
@@ -53,8 +54,8 @@ impl ChatTemplate {
         Ok(if is_trimmed { text.trim_end().to_owned() } else { text })
     }
 
-    /// Returns what stands between the text parts of one message, as in vLLM: nothing if the template writes the parts
-    /// itself, one after another, or else a line break.
+    /// Returns what stands between the text parts of one message, as in vLLM: nothing if the
+    /// template writes the parts itself, one after another, or else a line break.
     #[must_use]
     pub fn text_part_separator(&self) -> &'static str {
         let tags = self.text().split("{%").skip(1).filter_map(|rest| rest.split("%}").next());

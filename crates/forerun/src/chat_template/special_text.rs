@@ -26,9 +26,9 @@ impl SpecialText {
         }
     }
 
-    /// Inserts the mark after the first character of every special token in `text`, so that no special
-    /// token is left when the text is split at the marks. A tokenizer that prepends a space to every text
-    /// also prepends one after each mark.
+    /// Inserts the mark after the first character of every special token in `text`, so that no
+    /// special token is left when the text is split at the marks. A tokenizer that prepends a space
+    /// to every text also prepends one after each mark.
     fn split(&self, text: &str) -> String {
         let mut marked = String::with_capacity(text.len());
         for (at, character) in text.char_indices() {

@@ -23,9 +23,9 @@ use std::str::FromStr;
 
 /// What an answer's text must look like: a JSON schema, a regular expression or a grammar.
 ///
-/// The answer is made of the tokens that the model samples among those that the grammar allows, so it
-/// is the same with every method and drafter. When the text is complete, it can only end. An answer
-/// that reaches `max_tokens` or the end of the context before that is cut off.
+/// The answer is made of the tokens that the model samples among those that the grammar allows, so
+/// it is the same with every method and drafter. When the text is complete, it can only end. An
+/// answer that reaches `max_tokens` or the end of the context before that is cut off.
 ///
 /// ```
 /// use forerun::{Grammar, Request};
@@ -56,8 +56,8 @@ pub struct Grammar {
 /// Parsed from `json-schema`, `regex`, `lark` and `gbnf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GrammarKind {
-    /// [JSON Schema](https://json-schema.org), draft 2020-12 or older. Objects have their properties in
-    /// the order of the schema.
+    /// [JSON Schema](https://json-schema.org), draft 2020-12 or older. Objects have their
+    /// properties in the order of the schema.
     JsonSchema,
     /// A regular expression in the syntax of the crate
     /// [`regex`](https://docs.rs/regex/latest/regex/#syntax). It matches the whole answer.

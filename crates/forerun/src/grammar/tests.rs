@@ -1,4 +1,5 @@
-//! Tests of grammars without a model: which texts they allow, and that masks follow from the prefix.
+//! Tests of grammars without a model: which texts they allow, and that masks follow from the
+//! prefix.
 
 use super::vocabulary::Vocabulary;
 use super::*;
@@ -340,7 +341,8 @@ fn grammars() -> Vec<Grammar> {
     ]
 }
 
-/// Draws an answer that the grammar allows. Closing characters are more probable, so that some answers end.
+/// Draws an answer that the grammar allows. Closing characters are more probable, so that some
+/// answers end.
 pub(super) fn draw(constraint: &GrammarConstraint, dice: &mut Dice, length: usize) -> Vec<TokenId> {
     let mut answer = Vec::new();
     while answer.len() < length {
@@ -378,7 +380,8 @@ fn masks_follow_from_the_prefix() {
             let fresh = constraint(&compiler, &grammar).allowed(&prefix);
             assert_eq!(jumping.allowed(&prefix), fresh, "{grammar:?} after {prefix:?}");
             if dice.below(8) == 0 {
-                // The forced tokens are allowed one after another, and looking for them changes nothing.
+                // The forced tokens are allowed one after another, and looking for them changes
+                // nothing.
                 let forced = jumping.forced(&prefix, 5);
                 for at in 0..forced.len() {
                     let before = [&prefix[..], &forced[..at]].concat();
@@ -479,7 +482,8 @@ fn a_name_appears_once_in_an_object() {
             r#"{"a":{"b":1},"a":2}"#,
         ],
     );
-    // There are only two names. A third member is possible all the same, so that an answer does not get stuck.
+    // There are only two names. A third member is possible all the same, so that an answer does not
+    // get stuck.
     let two = r#"{"type":"object","propertyNames":{"pattern":"^[ab]$"},"additionalProperties":{"type":"null"}}"#;
     check_texts(
         &schema(two),

@@ -1,7 +1,8 @@
 //! The cache of hub models on disk, in the layout of Hugging Face's tools.
 //!
-//! `models--owner--name/` has `blobs/ETAG`, `refs/REVISION`, and `snapshots/COMMIT/FILE`, which are links
-//! to blobs. Partial downloads are `blobs/ETAG.incomplete`, so that one tool can resume another's.
+//! `models--owner--name/` has `blobs/ETAG`, `refs/REVISION`, and `snapshots/COMMIT/FILE`, which are
+//! links to blobs. Partial downloads are `blobs/ETAG.incomplete`, so that one tool can resume
+//! another's.
 
 use super::error::HubError;
 use super::gguf_files;
@@ -161,7 +162,8 @@ fn model_in(snapshot: PathBuf, quantization: Option<&str>) -> Result<PathBuf, St
     }
 }
 
-/// Collects the names of the files in a snapshot and its folders, in the form that repositories have.
+/// Collects the names of the files in a snapshot and its folders, in the form that repositories
+/// have.
 pub(super) fn collect_files(folder: &Path, prefix: &str, files: &mut Vec<String>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };

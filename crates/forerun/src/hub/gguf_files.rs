@@ -5,8 +5,8 @@ use forerun_formats::checkpoint::gguf::{is_model_name, part_names};
 /// The quantizations that are preferred if none is requested, as by llama.cpp.
 const PREFERRED: [&str; 2] = ["Q4_K_M", "Q4_0"];
 
-/// Returns the names of all parts of a GGUF model among `files`: the one that is named after `quantization`,
-/// or the preferred one. `None` if there is no such model.
+/// Returns the names of all parts of a GGUF model among `files`: the one that is named after
+/// `quantization`, or the preferred one. `None` if there is no such model.
 pub(super) fn choose(files: &[String], quantization: Option<&str>) -> Option<Vec<String>> {
     let models = all(files);
     let chosen = match quantization {
@@ -19,7 +19,8 @@ pub(super) fn choose(files: &[String], quantization: Option<&str>) -> Option<Vec
     chosen.map(part_names)
 }
 
-/// Returns the names of all GGUF models, sorted. Names that lead out of a folder are not among them.
+/// Returns the names of all GGUF models, sorted. Names that lead out of a folder are not among
+/// them.
 pub(super) fn all(files: &[String]) -> Vec<&str> {
     let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains('\\');
     let is_model = |name: &&str| {
@@ -30,8 +31,8 @@ pub(super) fn all(files: &[String]) -> Vec<&str> {
     models
 }
 
-/// Returns the first model whose name contains the quantization, preferably as a whole: `BF16` contains
-/// `F16`, and `Q4_K_M` contains `Q4_K`.
+/// Returns the first model whose name contains the quantization, preferably as a whole: `BF16`
+/// contains `F16`, and `Q4_K_M` contains `Q4_K`.
 fn named<'a>(models: &[&'a str], quantization: &str) -> Option<&'a str> {
     let quantization = quantization.to_ascii_lowercase();
     let is_inner =

@@ -24,12 +24,13 @@ pub struct HubModel {
     pub folder: PathBuf,
     /// The revisions that have files, sorted by commit.
     pub revisions: Vec<HubRevision>,
-    /// The size on disk in bytes. A file of several revisions counts once, and partial downloads count.
+    /// The size on disk in bytes. A file of several revisions counts once, and partial downloads
+    /// count.
     pub bytes: u64,
     /// The size of partial downloads in bytes.
     pub partial_bytes: u64,
-    /// When a file of the model was last read, or written if the file system does not record reads. File systems
-    /// update the time of a read rarely, often once a day.
+    /// When a file of the model was last read, or written if the file system does not record reads.
+    /// File systems update the time of a read rarely, often once a day.
     pub last_used: Option<SystemTime>,
 }
 
@@ -79,7 +80,8 @@ impl HubModel {
 }
 
 impl HubCache {
-    /// Returns the cache that the environment variables name (`HF_HUB_CACHE`, `HF_HOME`), or the usual one.
+    /// Returns the cache that the environment variables name (`HF_HUB_CACHE`, `HF_HOME`), or the
+    /// usual one.
     ///
     /// # Errors
     /// If there is no home folder.
@@ -132,8 +134,8 @@ impl HubCache {
         Ok(model.bytes)
     }
 
-    /// Deletes the GGUF model that a quantization names, such as `Q4_K_M`, from all revisions. Returns the freed
-    /// bytes.
+    /// Deletes the GGUF model that a quantization names, such as `Q4_K_M`, from all revisions.
+    /// Returns the freed bytes.
     ///
     /// # Errors
     /// If there is no such file, or a file of the model is being downloaded or cannot be deleted.
@@ -212,7 +214,8 @@ fn read_model(repository: String, folder: PathBuf) -> HubModel {
     let mut last_used = None;
     for (path, name) in snapshot_files(&folder) {
         let Ok(metadata) = fs::metadata(&path) else { continue };
-        // Where there are no symbolic links, the file is a hard link to its content, or the content itself.
+        // Where there are no symbolic links, the file is a hard link to its content, or the content
+        // itself.
         let is_link = path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
         if !is_link && !blobs.contains(&fingerprint(&metadata)) {
             bytes += metadata.len();

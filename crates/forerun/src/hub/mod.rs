@@ -1,10 +1,11 @@
-//! Models of the Hugging Face hub: resolves an id to a folder of the shared cache, and downloads what is
-//! missing.
+//! Models of the Hugging Face hub: resolves an id to a folder of the shared cache, and downloads
+//! what is missing.
 //!
 //! `hf-hub` defines the layout of the cache. Requests and downloads are implemented here, because
-//! `hf-hub`'s client does not verify downloads, does not work offline, and appends a whole file to a
-//! partial one if the server does not resume. This module may use the network and the cache. It reads no
-//! file's content except the names of shards, and whether a drafter has a projection in a file of its own.
+//! `hf-hub`'s client does not verify downloads, does not work offline, and appends a whole file to
+//! a partial one if the server does not resume. This module may use the network and the cache. It
+//! reads no file's content except the names of shards, and whether a drafter has a projection in a
+//! file of its own.
 
 mod access;
 mod cache;
@@ -93,7 +94,8 @@ impl Hub {
         Ok(Self { cache: Cache::new(folders.cache), client, offline })
     }
 
-    /// Returns the folder with a model's files, or its GGUF file, after downloading what is missing.
+    /// Returns the folder with a model's files, or its GGUF file, after downloading what is
+    /// missing.
     pub(crate) fn fetch(
         &self,
         id: &ModelId,
@@ -122,7 +124,8 @@ impl Hub {
         let mut download =
             Download { hub: self, id, cached_model: &cached_model, repository, on_progress };
         let model = download.run()?;
-        // Last, so that the old snapshot of the revision stays in use until the new one is complete.
+        // Last, so that the old snapshot of the revision stays in use until the new one is
+        // complete.
         cached_model.set_revision(&download.repository.commit)?;
         Ok(model)
     }
@@ -148,8 +151,8 @@ struct Download<'a, 'p> {
 }
 
 impl Download<'_, '_> {
-    /// Downloads the model, and returns its folder or GGUF file. The weights of Hugging Face's layout take
-    /// precedence, unless a quantization is requested.
+    /// Downloads the model, and returns its folder or GGUF file. The weights of Hugging Face's
+    /// layout take precedence, unless a quantization is requested.
     fn run(&mut self) -> Result<PathBuf, FetchError> {
         let snapshot = self.cached_model.snapshot(&self.repository.commit);
         let quantization = self.id.quantization();
@@ -172,8 +175,8 @@ impl Download<'_, '_> {
         DRAFTER_FILES.into_iter().find(|name| self.has(name))
     }
 
-    /// Downloads the files of Hugging Face's layout. Small files come first: they may show that the large
-    /// ones are useless.
+    /// Downloads the files of Hugging Face's layout. Small files come first: they may show that the
+    /// large ones are useless.
     fn huggingface(&mut self) -> Result<(), FetchError> {
         for name in SMALL_FILES {
             if self.has(name) {
@@ -277,7 +280,8 @@ fn hub_home() -> Option<PathBuf> {
     Some(caches.join("huggingface"))
 }
 
-/// Returns the token of the environment, or the one that `hf auth login` stored, and where it comes from.
+/// Returns the token of the environment, or the one that `hf auth login` stored, and where it comes
+/// from.
 fn token(home: Option<&Path>) -> Option<(String, TokenPlace)> {
     let stored = || {
         let file: PathBuf = match variable("HF_TOKEN_PATH") {

@@ -54,7 +54,8 @@ impl Hashes {
         self.0.iter_mut().for_each(|(_, hash)| hash.update(bytes));
     }
 
-    /// Returns the first hash and its name, unless one of the hashes is as expected or there is none.
+    /// Returns the first hash and its name, unless one of the hashes is as expected or there is
+    /// none.
     fn mismatch(self, expected: &str) -> Option<(&'static str, String)> {
         let digits = |(name, hash): (_, Box<dyn DynDigest>)| (name, hexadecimal(&hash.finalize()));
         let found: Vec<_> = self.0.into_iter().map(digits).collect();
@@ -64,8 +65,8 @@ impl Hashes {
 }
 
 impl Transfer<'_> {
-    /// Downloads the file, resumes a partial download, and verifies the size and, if the ETag is one, the
-    /// hash. `report` receives the number of bytes downloaded and may cancel.
+    /// Downloads the file, resumes a partial download, and verifies the size and, if the ETag is
+    /// one, the hash. `report` receives the number of bytes downloaded and may cancel.
     pub(super) fn run(
         &self,
         mut report: impl FnMut(u64) -> ControlFlow<()>,

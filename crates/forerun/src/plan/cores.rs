@@ -30,7 +30,8 @@ pub(super) fn placement(
         }
         None => {
             let cores = used_cores(options.threads, topology)?;
-            // The split of cores is that of PEARL's rounds. Others have replicas, or draft for several outcomes.
+            // The split of cores is that of PEARL's rounds. Others have replicas, or draft for
+            // several outcomes.
             let is_split = method == Method::Pearl || method == Method::Auto;
             let drafter = separate.then(|| match is_split {
                 true => drafter_cores(cores.len(), cost_ratio(options)),
@@ -66,18 +67,20 @@ pub(super) fn placement(
     }
 }
 
-/// Returns the automatic placement of a target and one drafter on these cores, for PEARL and `auto` (`separate`) or for
-/// methods that draft before verification. The drafter reads a tenth of the target's bytes; the placement of given models follows from
-/// theirs ([`Plan::placement`](super::Plan::placement)).
+/// Returns the automatic placement of a target and one drafter on these cores, for PEARL and `auto`
+/// (`separate`) or for methods that draft before verification. The drafter reads a tenth of the
+/// target's bytes; the placement of given models follows from theirs
+/// ([`Plan::placement`](super::Plan::placement)).
 #[must_use]
 pub fn typical_placement(cores: &[usize], separate: bool) -> Placement {
     let drafter = separate.then(|| drafter_cores(cores.len(), TYPICAL_RATIO));
     Placement::automatic(cores, drafter, 1)
 }
 
-/// Returns how many times the stored bytes of a draft step a pass of the target reads. If a checkpoint is not on disk yet, or
-/// is not a whole model, as heads on the target's features are, it is [`TYPICAL_RATIO`]. That a type of weights may be
-/// converted in memory, and that a drafter may make several tokens in a pass, is not considered.
+/// Returns how many times the stored bytes of a draft step a pass of the target reads. If a
+/// checkpoint is not on disk yet, or is not a whole model, as heads on the target's features are,
+/// it is [`TYPICAL_RATIO`]. That a type of weights may be converted in memory, and that a drafter
+/// may make several tokens in a pass, is not considered.
 fn cost_ratio(options: &Options) -> f64 {
     let pass_bytes = |source: &ModelSource| {
         let checkpoint = match source {
@@ -92,15 +95,16 @@ fn cost_ratio(options: &Options) -> f64 {
     both.unwrap_or(TYPICAL_RATIO)
 }
 
-/// Returns the cores that an automatic placement uses: the default ones, or as many as there are threads.
+/// Returns the cores that an automatic placement uses: the default ones, or as many as there are
+/// threads.
 fn used_cores(threads: Option<usize>, topology: &Topology) -> Result<Vec<usize>, PlanError> {
     let Some(found) = threads else { return Ok(topology.default_cores()) };
     let cores = topology.processors().len();
     topology.cores_for(found).ok_or(PlanError::Threads { found, cores })
 }
 
-/// Refuses several devices for a drafter on the target's features: its caches cannot move to another
-/// device.
+/// Refuses several devices for a drafter on the target's features: its caches cannot move to
+/// another device.
 pub(super) fn check_device(found: SpeculatorKind, placement: &Placement) -> Result<(), PlanError> {
     let moves = placement.drafter(0).is_some_and(DeviceGroups::has_several);
     match moves && found.reads_features() {

@@ -27,8 +27,8 @@ const FIXED_TREE: TreeLimits = TreeLimits { depth: 4, nodes: 8 };
 /// Parsed from `auto`, `assisted`, or a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftTokens {
-    /// Chosen from measured times and acceptance, and shorter where the drafter is unsure. Drafting pauses when it would slow generation
-    /// down, and is retried periodically.
+    /// Chosen from measured times and acceptance, and shorter where the drafter is unsure. Drafting
+    /// pauses when it would slow generation down, and is retried periodically.
     #[default]
     Auto,
     /// Always this many, 1 to 64.
@@ -53,10 +53,12 @@ pub enum Tree {
     /// `none`: a chain.
     #[default]
     None,
-    /// `auto`: grown for each draft, while the next node gives more tokens a second. It knows the measured times, and
-    /// how often the drafter's best, second and further tokens are accepted at each depth.
+    /// `auto`: grown for each draft, while the next node gives more tokens a second. It knows the
+    /// measured times, and how often the drafter's best, second and further tokens are accepted at
+    /// each depth.
     Auto,
-    /// `ranked:N`: the N nodes that are accepted most often with a typical drafter, by their ranks and depths.
+    /// `ranked:N`: the N nodes that are accepted most often with a typical drafter, by their ranks
+    /// and depths.
     Ranked {
         /// The number of nodes.
         nodes: usize,
@@ -81,8 +83,8 @@ pub enum Tree {
 /// The shape of drafts, and how it adapts.
 #[derive(Clone, Debug)]
 pub(crate) struct Drafts {
-    /// The shape with its largest length. If trees grow, the one that is drafted where nothing may depend on measured
-    /// times.
+    /// The shape with its largest length. If trees grow, the one that is drafted where nothing may
+    /// depend on measured times.
     pub(crate) shape: DraftShape,
     pub(crate) length: DraftLength,
     /// The largest tree, if trees grow.

@@ -7,8 +7,8 @@ use forerun_core::Need;
 use std::fmt;
 use std::str::FromStr;
 
-/// A lookup of earlier text, whose guesses take the place of the drafter's draft in the rounds where they are expected to
-/// be better.
+/// A lookup of earlier text, whose guesses take the place of the drafter's draft in the rounds
+/// where they are expected to be better.
 ///
 /// ```
 /// use forerun::Lookup;
@@ -23,7 +23,8 @@ pub enum Lookup {
     None,
     /// `suffix`: suffix decoding, as [`DrafterKind::Suffix`].
     Suffix,
-    /// `prompt-lookup`: the tokens after an earlier occurrence of the last ones, as [`DrafterKind::PromptLookup`].
+    /// `prompt-lookup`: the tokens after an earlier occurrence of the last ones, as
+    /// [`DrafterKind::PromptLookup`].
     PromptLookup,
 }
 

@@ -11,8 +11,8 @@ use std::str::FromStr;
 
 /// A decoding method: when tokens are drafted, and when they are verified.
 ///
-/// Parsed from and displayed as `autoregressive`, `speculative`, `pearl`, `dsi`, `ssd` and `auto`. Methods
-/// with the same name are equal. A method of your own cannot be parsed.
+/// Parsed from and displayed as `autoregressive`, `speculative`, `pearl`, `dsi`, `ssd` and `auto`.
+/// Methods with the same name are equal. A method of your own cannot be parsed.
 #[derive(Clone, Copy)]
 pub struct Method(&'static MethodEntry);
 
@@ -104,10 +104,12 @@ impl Method {
     }
 }
 
-/// Returns the method of options that name none. `found` is the kind of drafter that the draft model holds.
+/// Returns the method of options that name none. `found` is the kind of drafter that the draft
+/// model holds.
 ///
-/// Models on the same devices take turns, so nothing gains from drafting during verification. On devices of their own,
-/// it depends on the text, which [`Method::Auto`] measures. A fixed number of draft tokens means something else to each method.
+/// Models on the same devices take turns, so nothing gains from drafting during verification. On
+/// devices of their own, it depends on the text, which [`Method::Auto`] measures. A fixed number of
+/// draft tokens means something else to each method.
 pub(super) fn default_method(
     options: &Options,
     drafter: DrafterKind,
@@ -125,7 +127,8 @@ pub(super) fn default_method(
     }
 }
 
-/// Returns the method, but [`Method::Speculative`] in place of [`Method::Auto`] if no other method supports the drafter and the options.
+/// Returns the method, but [`Method::Speculative`] in place of [`Method::Auto`] if no other method
+/// supports the drafter and the options.
 pub(super) fn supported_method(
     method: Method,
     options: &Options,
@@ -175,8 +178,8 @@ pub(super) fn check_drafter(drafter: DrafterKind, method: Method) -> Result<(), 
     }
 }
 
-/// Refuses layouts that read the target's features for methods that do not offer them. Features exist
-/// only for tokens that the target has processed, so not every drafter can run ahead of it.
+/// Refuses layouts that read the target's features for methods that do not offer them. Features
+/// exist only for tokens that the target has processed, so not every drafter can run ahead of it.
 pub(super) fn check_layout(layout: SpeculatorKind, method: Method) -> Result<(), PlanError> {
     let needs =
         [(Need::Features, layout.reads_features()), (Need::VerifiedPrefix, !layout.drafts_ahead())];

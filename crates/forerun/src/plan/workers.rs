@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// A worker: the device that it runs on, and the models that it runs.
 ///
-/// It is data, so that a worker can be started elsewhere. Another process that makes the same plan has
-/// the same workers, in the same order.
+/// It is data, so that a worker can be started elsewhere. Another process that makes the same plan
+/// has the same workers, in the same order.
 ///
 /// ```
 /// use forerun::{DrafterKind, Method, Options, Plan, WorkerDevice};
@@ -48,7 +48,8 @@ pub enum WorkerDevice {
     Thread,
     /// A group of cores that no other worker uses.
     Own(DeviceGroup),
-    /// Several groups of cores, which the worker uses one after another, in turn with other workers.
+    /// Several groups of cores, which the worker uses one after another, in turn with other
+    /// workers.
     InTurn(Vec<DeviceGroup>),
 }
 
@@ -76,8 +77,8 @@ impl Plan {
     pub fn workers(&self) -> Vec<WorkerDescription> {
         let in_turn = self.placement().multi_device_roles();
         let own_workers = self.drafters_on_tokens().into_iter().filter(|&(index, _)| {
-            // A drafter without a model needs no device, so the first one runs on the target's worker
-            // unless both run at the same time.
+            // A drafter without a model needs no device, so the first one runs on the target's
+            // worker unless both run at the same time.
             index > 0 || self.method().is_parallel()
         });
         let own_workers = own_workers.map(|(index, _)| WorkerDescription {
@@ -131,9 +132,10 @@ impl Plan {
         Some(WorkerDescription { name, device, pinned, models })
     }
 
-    /// Returns whether the drafters are also on the target's worker. [`Method::Auto`] has them draft there in rounds in which the
-    /// target waits for the draft: all cores compute the draft, and nothing is handed over between workers. This needs
-    /// workers that lend each other their cores.
+    /// Returns whether the drafters are also on the target's worker. [`Method::Auto`] has them
+    /// draft there in rounds in which the target waits for the draft: all cores compute the draft,
+    /// and nothing is handed over between workers. This needs workers that lend each other their
+    /// cores.
     #[must_use]
     pub(crate) fn repeats_drafters(&self) -> bool {
         let placement = self.placement();
@@ -146,8 +148,8 @@ impl Plan {
             && placement.gpu_of(Role::Target(0)).is_none()
     }
 
-    /// Returns the drafters as they are on the target's worker if they are repeated there: after all others, in the same
-    /// order.
+    /// Returns the drafters as they are on the target's worker if they are repeated there: after
+    /// all others, in the same order.
     fn repeated_drafters(&self) -> Vec<WorkerModel> {
         let (models, count) = (self.drafters_with_models(), self.n_drafters());
         let model =

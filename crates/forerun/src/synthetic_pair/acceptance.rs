@@ -20,8 +20,8 @@ const CONTEXT: usize = 8;
 /// The measured acceptance of a synthetic pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AcceptanceCalibration {
-    /// Accepted over tested draft tokens at distinct positions. A position whose eight preceding tokens
-    /// have occurred before, as in repetitive text, does not count.
+    /// Accepted over tested draft tokens at distinct positions. A position whose eight preceding
+    /// tokens have occurred before, as in repetitive text, does not count.
     pub rate: f64,
     /// The number of distinct positions that were tested.
     pub positions: usize,
@@ -118,8 +118,8 @@ struct AcceptanceCounts {
 }
 
 impl AcceptanceCounts {
-    /// Adds an answer of speculative decoding, where every target pass tests a draft and adds one token of
-    /// the target's own.
+    /// Adds an answer of speculative decoding, where every target pass tests a draft and adds one
+    /// token of the target's own.
     fn add(&mut self, prompt: Vec<TokenId>, answer: &[TokenId], trace: &Trace) {
         let grams = answer.windows(4);
         self.all_grams += grams.len();

@@ -1,9 +1,9 @@
 //! Grown pairs: a real model drafts for a target that is this model followed by random layers.
 //!
-//! The drafter is trained and deep, and its acceptance comes in runs as that of real pairs does: the target
-//! differs from it where the model itself is unsure. The text is that of the model, disturbed as much as the wanted
-//! acceptance asks for. A search over the scale ε of the random layers' outputs measures the acceptance by real
-//! speculative decoding of given prompts.
+//! The drafter is trained and deep, and its acceptance comes in runs as that of real pairs does:
+//! the target differs from it where the model itself is unsure. The text is that of the model,
+//! disturbed as much as the wanted acceptance asks for. A search over the scale ε of the random
+//! layers' outputs measures the acceptance by real speculative decoding of given prompts.
 
 use super::acceptance::{AcceptanceMeasurement, measure_pair};
 use super::residual::{AT_A_TIME, overlap};
@@ -46,10 +46,11 @@ pub struct GrownPairOptions {
     pub dtype: Dtype,
     /// The seed of the random layers.
     pub seed: u64,
-    /// The texts to continue, or to answer if the model has a chat template. The search uses every second one; the
-    /// others confirm its result.
+    /// The texts to continue, or to answer if the model has a chat template. The search uses every
+    /// second one; the others confirm its result.
     pub prompts: Vec<String>,
-    /// The number of prompts in the first round of the search. Later rounds use more, if there are more.
+    /// The number of prompts in the first round of the search. Later rounds use more, if there are
+    /// more.
     pub first_prompts: usize,
     /// The maximum number of tokens of each answer.
     pub max_tokens: usize,
@@ -66,19 +67,21 @@ pub struct GrownPair {
     pub epsilon: f32,
     /// The acceptance on prompts that the search did not use.
     pub acceptance: AcceptanceCalibration,
-    /// The overlap (`1 − TV`) of the drafter's rows computed four layers at a time (EasySpec) and exact rows, on
-    /// the prompts. It is the real model's own. `None` for models of fewer than four layers.
+    /// The overlap (`1 − TV`) of the drafter's rows computed four layers at a time (EasySpec) and
+    /// exact rows, on the prompts. It is the real model's own. `None` for models of fewer than four
+    /// layers.
     pub layer_parallel_overlap: Option<f64>,
     /// The bytes of weights that a pass reads, of the target and of the drafter.
     pub bytes_read: [usize; 2],
 }
 
-/// Makes a pair in `folder/target` and `folder/drafter` from a real model. Searches, on all cores, for the scale of the
-/// target's random layers that gives the wanted acceptance. `on_step` receives every value that is tried.
+/// Makes a pair in `folder/target` and `folder/drafter` from a real model. Searches, on all cores,
+/// for the scale of the target's random layers that gives the wanted acceptance. `on_step` receives
+/// every value that is tried.
 ///
 /// # Errors
-/// If an option is out of range, the model cannot be read or is not a plain Llama model, files cannot be written, or
-/// the acceptance is not reached.
+/// If an option is out of range, the model cannot be read or is not a plain Llama model, files
+/// cannot be written, or the acceptance is not reached.
 pub fn grow_pair(
     options: &GrownPairOptions,
     folder: &Path,
@@ -157,8 +160,8 @@ fn check(options: &GrownPairOptions) -> Result<(), SyntheticPairError> {
     Ok(())
 }
 
-/// Copies the tokenizer and the chat template of a model. Writes those that a GGUF or llama2.c file contains as
-/// separate files.
+/// Copies the tokenizer and the chat template of a model. Writes those that a GGUF or llama2.c file
+/// contains as separate files.
 fn write_text_files(model: &Path, folder: &Path) -> Result<(), SyntheticPairError> {
     const FILES: [&str; 4] = [
         "tokenizer.json",
@@ -205,7 +208,8 @@ fn own_overlap(
     overlap(drafter, layers, &team, texts.into_iter()).map(Some)
 }
 
-/// Labels both models with the measurements: in `config.json` for programs, and in `README.md` for readers.
+/// Labels both models with the measurements: in `config.json` for programs, and in `README.md` for
+/// readers.
 fn label(options: &GrownPairOptions, layers: usize, pair: &GrownPair) -> Result<(), LoadError> {
     let round = |value: f64| (value * 1e3).round() / 1e3;
     for (folder, role) in [(&pair.target, "target"), (&pair.drafter, "drafter")] {

@@ -1,8 +1,9 @@
-//! Synthetic pairs: random weights of any size with a chosen acceptance rate, to measure speed where no
-//! trained pair is at hand.
+//! Synthetic pairs: random weights of any size with a chosen acceptance rate, to measure speed
+//! where no trained pair is at hand.
 //!
-//! The target consists of the drafter's layers and more layers with output projections that are scaled by
-//! ε ([`SyntheticWeights`]). A search over ε measures the acceptance by real speculative decoding.
+//! The target consists of the drafter's layers and more layers with output projections that are
+//! scaled by ε ([`SyntheticWeights`]). A search over ε measures the acceptance by real speculative
+//! decoding.
 
 mod acceptance;
 mod grown;
@@ -30,8 +31,8 @@ use std::path::{Path, PathBuf};
 
 /// The number of values that are tried for one number of prompts.
 const TRIALS: usize = 14;
-/// The number of rounds of the search. Each has twice the prompts of the previous one, and is needed if
-/// the previous result does not hold for other prompts.
+/// The number of rounds of the search. Each has twice the prompts of the previous one, and is
+/// needed if the previous result does not hold for other prompts.
 const ROUNDS: usize = 3;
 
 /// The options of [`make_pair`].
@@ -43,8 +44,9 @@ pub struct SyntheticPairOptions {
     pub draft_layers: usize,
     /// The wanted acceptance rate: accepted over tested draft tokens, 0.02 to 0.98.
     pub acceptance: f64,
-    /// For EasySpec, the wanted overlap (`1 − TV`) of rows computed four layers at a time and exact rows,
-    /// 0.5 to 0.99. `None` does not scale the drafter's layers, and such rows are almost useless.
+    /// For EasySpec, the wanted overlap (`1 − TV`) of rows computed four layers at a time and exact
+    /// rows, 0.5 to 0.99. `None` does not scale the drafter's layers, and such rows are almost
+    /// useless.
     pub layer_parallel_overlap: Option<f64>,
     /// The tolerance of both, 0.002 to 0.5.
     pub tolerance: f64,
@@ -58,7 +60,8 @@ pub struct SyntheticPairOptions {
     pub prompts: usize,
     /// The number of tokens of each answer.
     pub max_tokens: usize,
-    /// A model with a tokenizer of exactly the target's vocabulary size. `None` generates a tokenizer.
+    /// A model with a tokenizer of exactly the target's vocabulary size. `None` generates a
+    /// tokenizer.
     pub tokenizer: Option<EmbeddedModel>,
 }
 
@@ -171,8 +174,8 @@ pub enum SyntheticPairError {
     },
 }
 
-/// Makes a pair in `folder/target` and `folder/drafter`. Searches, on all cores, for the scale that gives
-/// the wanted acceptance. `on_step` receives every value that is tried.
+/// Makes a pair in `folder/target` and `folder/drafter`. Searches, on all cores, for the scale that
+/// gives the wanted acceptance. `on_step` receives every value that is tried.
 ///
 /// # Errors
 /// If an option is out of range, files cannot be written, or the acceptance is not reached.
@@ -274,8 +277,9 @@ struct Goal {
 }
 
 impl Goal {
-    /// Searches for the ε, and confirms it on prompts that the search did not use. Returns the acceptance on these,
-    /// too. `measure` receives ε, the number of prompts, at most `most_prompts`, and whether they are the other ones.
+    /// Searches for the ε, and confirms it on prompts that the search did not use. Returns the
+    /// acceptance on these, too. `measure` receives ε, the number of prompts, at most
+    /// `most_prompts`, and whether they are the other ones.
     fn reach(
         self,
         mut prompts: usize,
@@ -310,8 +314,8 @@ impl Goal {
     }
 }
 
-/// Returns the pair's weights. The outputs of the drafter's layers after the first are multiplied by
-/// `residual`.
+/// Returns the pair's weights. The outputs of the drafter's layers after the first are multiplied
+/// by `residual`.
 fn weights(options: &SyntheticPairOptions, residual: f32) -> SyntheticWeights<'_> {
     let SyntheticPairOptions { draft_layers, seed, dtype, .. } = *options;
     SyntheticWeights { target: &options.target, draft_layers, residual, seed, dtype }
@@ -373,8 +377,8 @@ fn check_goal(acceptance: f64, tolerance: f64) -> Result<(), SyntheticPairError>
 
 /// Searches for the ε with the wanted acceptance (or overlap), and returns the nearest one found.
 ///
-/// Acceptance is 1 at ε = 0 and falls with ε. Steps grow until two values enclose the wanted one. Then the
-/// next value is a linear interpolation in ln ε, kept away from both ends.
+/// Acceptance is 1 at ε = 0 and falls with ε. Steps grow until two values enclose the wanted one.
+/// Then the next value is a linear interpolation in ln ε, kept away from both ends.
 fn search<E>(
     wanted: f64,
     tolerance: f64,
@@ -441,7 +445,8 @@ fn write_error(path: &Path) -> impl FnOnce(io::Error) -> LoadError {
     |cause| LoadError::Write { path: path.to_owned(), cause }
 }
 
-/// Labels both models with the measurements: in `config.json` for programs, and in `README.md` for readers.
+/// Labels both models with the measurements: in `config.json` for programs, and in `README.md` for
+/// readers.
 fn label(options: &SyntheticPairOptions, pair: &SyntheticPair) -> Result<(), LoadError> {
     let SyntheticPair { target, drafter, residual, epsilon, acceptance, .. } = pair;
     for (folder, role) in [(target, "target"), (drafter, "drafter")] {
@@ -495,7 +500,8 @@ fn readme(options: &SyntheticPairOptions, role: &str, pair: &SyntheticPair) -> S
     )
 }
 
-/// Describes a model of a synthetic or grown pair in a few words, for reports. Returns `None` for other models.
+/// Describes a model of a synthetic or grown pair in a few words, for reports. Returns `None` for
+/// other models.
 #[must_use]
 pub fn synthetic_pair_label(model: &Path) -> Option<String> {
     let text = fs::read_to_string(model.join("config.json")).ok()?;

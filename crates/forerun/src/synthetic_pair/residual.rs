@@ -1,8 +1,8 @@
 //! Synthetic drafters for EasySpec, which computes several layers at a time.
 //!
-//! Layers of trained models change the hidden state little, random ones a lot. So the outputs of a random
-//! drafter's layers are scaled until rows computed several layers at a time are as close to exact rows as
-//! requested.
+//! Layers of trained models change the hidden state little, random ones a lot. So the outputs of a
+//! random drafter's layers are scaled until rows computed several layers at a time are as close to
+//! exact rows as requested.
 
 use super::acceptance::{prompt_seed, random_tokens};
 use super::{CalibrationStep, SyntheticPairError, SyntheticPairOptions, search, weights};
@@ -27,8 +27,8 @@ const TEXT_TOKENS: usize = 64;
 pub struct ResidualCalibration {
     /// The factor that multiplies the outputs of these layers.
     pub scale: f32,
-    /// The overlap (`1 − TV`) of rows computed four layers at a time and exact rows, on texts that the
-    /// search did not use.
+    /// The overlap (`1 − TV`) of rows computed four layers at a time and exact rows, on texts that
+    /// the search did not use.
     pub overlap: f64,
 }
 
@@ -73,7 +73,8 @@ fn measure(
     overlap(drafter, options.draft_layers, team, texts)
 }
 
-/// Returns the overlap of a model's rows computed four layers at a time and its exact rows on texts.
+/// Returns the overlap of a model's rows computed four layers at a time and its exact rows on
+/// texts.
 pub(super) fn overlap(
     model: &Path,
     layers: usize,

@@ -1,6 +1,6 @@
-//! The tokenizer within a GGUF file, as llama.cpp stores it (`tokenizer.ggml.*`): the kinds `gpt2` (BPE on
-//! bytes, with merges), `llama` (BPE with scores, as sentencepiece has it) and `gemma4` (BPE on characters, with
-//! merges).
+//! The tokenizer within a GGUF file, as llama.cpp stores it (`tokenizer.ggml.*`): the kinds `gpt2`
+//! (BPE on bytes, with merges), `llama` (BPE with scores, as sentencepiece has it) and `gemma4`
+//! (BPE on characters, with merges).
 
 use super::TokenizerError;
 use super::scored_pieces::byte_pair_model;
@@ -146,8 +146,8 @@ impl Token<'_> {
 /// The tokens of a vocabulary. Ids that are padding only have none.
 struct Tokens<'a> {
     all: Vec<Token<'a>>,
-    /// The tokens that texts are encoded as. Of several tokens with the same text, this is the last one, as
-    /// in llama.cpp, but control tokens and added tokens come first.
+    /// The tokens that texts are encoded as. Of several tokens with the same text, this is the last
+    /// one, as in llama.cpp, but control tokens and added tokens come first.
     by_text: HashMap<&'a str, TokenId>,
 }
 
@@ -190,8 +190,8 @@ impl<'a> Tokens<'a> {
         Ok(Self { all, by_text })
     }
 
-    /// Returns the types of tokens in a file without them: those that begin and end texts are control
-    /// tokens.
+    /// Returns the types of tokens in a file without them: those that begin and end texts are
+    /// control tokens.
     fn types_by_ids(metadata: GgufMetadata<'_>, tokens: usize) -> Result<Vec<i32>, TokenizerError> {
         let mut types = vec![token_type::NORMAL; tokens];
         for name in ["bos", "eos", "eot", "eom"] {
@@ -278,8 +278,8 @@ fn byte_level(
     build().map_err(|error| broken(metadata, error.to_string()))
 }
 
-/// Builds a tokenizer of the kind `gemma4`: of the characters of the whole text, with spaces as sentencepiece has
-/// them.
+/// Builds a tokenizer of the kind `gemma4`: of the characters of the whole text, with spaces as
+/// sentencepiece has them.
 fn merged_pieces(
     metadata: GgufMetadata<'_>,
     tokens: &Tokens<'_>,

@@ -34,9 +34,9 @@ pub(crate) fn read(file: &Path) -> Result<Vec<Piece>, TokenizerError> {
     read_pieces(&bytes).map_err(broken)
 }
 
-/// Reads the format: the length of the longest piece (i32), then for each token its score (f32), length
-/// (i32) and bytes. Tokens 0, 1 and 2 are unknown, BOS and EOS. Next come the 256 bytes, unless the
-/// vocabulary has none.
+/// Reads the format: the length of the longest piece (i32), then for each token its score (f32),
+/// length (i32) and bytes. Tokens 0, 1 and 2 are unknown, BOS and EOS. Next come the 256 bytes,
+/// unless the vocabulary has none.
 pub(crate) fn read_pieces(bytes: &[u8]) -> Result<Vec<Piece>, String> {
     fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (head, tail) = bytes.split_first_chunk()?;
@@ -67,8 +67,9 @@ pub(crate) fn read_pieces(bytes: &[u8]) -> Result<Vec<Piece>, String> {
 /// The number of control tokens, which come first: unknown, BOS and EOS.
 pub(crate) const CONTROL_TOKENS: usize = 3;
 
-/// Builds a tokenizer that merges pieces in the order of their scores, as llama2.c's encoder does. A
-/// character that is no piece is encoded as its bytes, or as the unknown token if these are not pieces.
+/// Builds a tokenizer that merges pieces in the order of their scores, as llama2.c's encoder does.
+/// A character that is no piece is encoded as its bytes, or as the unknown token if these are not
+/// pieces.
 pub(super) fn byte_pair_tokenizer(pieces: &[Piece]) -> tokenizers::Result<tokenizers::Tokenizer> {
     let vocabulary =
         pieces.iter().zip(0..).map(|((piece, _), id)| (piece.clone(), id)).collect::<Vocab>();

@@ -1,10 +1,10 @@
-//! BPE with scores instead of merges, as sentencepiece has it: of all adjacent pairs that form a piece, the
-//! one with the highest score is merged first.
+//! BPE with scores instead of merges, as sentencepiece has it: of all adjacent pairs that form a
+//! piece, the one with the highest score is merged first.
 
 use tokenizers::models::bpe::{BPE, Vocab};
 
-/// Creates the model of a vocabulary in which `scored` pieces are merged from others. Characters that are
-/// not in the vocabulary become the tokens of their bytes, or else `unknown`.
+/// Creates the model of a vocabulary in which `scored` pieces are merged from others. Characters
+/// that are not in the vocabulary become the tokens of their bytes, or else `unknown`.
 pub(super) fn byte_pair_model<'a>(
     vocabulary: Vocab,
     scored: impl Iterator<Item = (&'a str, f32)>,

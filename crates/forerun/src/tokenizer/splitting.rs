@@ -1,15 +1,15 @@
 //! Rules of splitting text into words before byte-level BPE merges them.
 //!
-//! A GGUF file names its rule (`tokenizer.ggml.pre`). The names are those of llama.cpp, and the regular
-//! expressions those of the models' `tokenizer.json`.
+//! A GGUF file names its rule (`tokenizer.ggml.pre`). The names are those of llama.cpp, and the
+//! regular expressions those of the models' `tokenizer.json`.
 
 /// A rule of splitting text into words.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Splitting {
     /// llama.cpp's names of the rule. Export uses the first.
     pub(crate) names: &'static [&'static str],
-    /// Regular expressions, applied in turn to the parts that the earlier ones leave. A match is a part,
-    /// and so is the text between two matches.
+    /// Regular expressions, applied in turn to the parts that the earlier ones leave. A match is a
+    /// part, and so is the text between two matches.
     pub(crate) regexes: &'static [&'static str],
     /// Whether text is normalized to NFC first.
     pub(crate) nfc: bool,

@@ -67,8 +67,8 @@ impl TokenizerConfig {
         TokenizerError::Broken { file: self.file.clone(), reason }
     }
 
-    /// Adds the tokens of `added_tokens_decoder` to a tokenizer, as transformers does: those that it lacks,
-    /// and the flags of the others. A token that the tokenizer has keeps its id.
+    /// Adds the tokens of `added_tokens_decoder` to a tokenizer, as transformers does: those that
+    /// it lacks, and the flags of the others. A token that the tokenizer has keeps its id.
     ///
     /// # Errors
     /// If a new token cannot get its id, because another token has it or there is a gap before it.
@@ -101,8 +101,8 @@ impl TokenizerConfig {
         Ok(())
     }
 
-    /// Returns the token to put in front of every text, for a tokenizer that adds none: `bos_token`, if
-    /// there is `"add_bos_token": true`.
+    /// Returns the token to put in front of every text, for a tokenizer that adds none:
+    /// `bos_token`, if there is `"add_bos_token": true`.
     ///
     /// # Errors
     /// If it is no token.

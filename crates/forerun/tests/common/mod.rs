@@ -19,9 +19,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Returns the folder with real checkpoints and prompts, which `FORERUN_DATA` names. By default it is
-/// `shared/data` next to the repository. Without it, tests of real checkpoints are skipped with a
-/// message. In CI they fail instead, because skipped tests prove nothing.
+/// Returns the folder with real checkpoints and prompts, which `FORERUN_DATA` names. By default it
+/// is `shared/data` next to the repository. Without it, tests of real checkpoints are skipped with
+/// a message. In CI they fail instead, because skipped tests prove nothing.
 pub(crate) fn data_folder() -> Option<PathBuf> {
     let shared_data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     let folder = std::env::var_os("FORERUN_DATA").map_or(shared_data, PathBuf::from);
@@ -111,8 +111,8 @@ impl Pair {
         }
     }
 
-    /// Writes a target, and drafters for it in every layout. The target's second and third layers add
-    /// little, so that a drafter of one layer is often right.
+    /// Writes a target, and drafters for it in every layout. The target's second and third layers
+    /// add little, so that a drafter of one layer is often right.
     pub(crate) fn with_speculators() -> (Self, Vec<(SpeculatorLayout, PathBuf)>) {
         use SpeculatorLayout as L;
         let folder = TempDir::new().unwrap();
@@ -167,8 +167,8 @@ impl Pair {
         (pair, speculators.to_vec())
     }
 
-    /// Writes a pair with everything that a plain Llama lacks: biases, norms of queries and keys, scaled
-    /// RoPE, and a sliding window shorter than the prompts.
+    /// Writes a pair with everything that a plain Llama lacks: biases, norms of queries and keys,
+    /// scaled RoPE, and a sliding window shorter than the prompts.
     pub(crate) fn of_another_family() -> Self {
         Self::of_config(&Config {
             family: Family::Qwen3,
@@ -255,8 +255,8 @@ impl Pair {
         Self { target: file, drafter, prompts, cache_type: None, _random: None, _folder }
     }
 
-    /// Writes two pairs with one tokenizer. In one the drafter has more tokens than the target, in the
-    /// other fewer. No text has these tokens, but the models consider them likely.
+    /// Writes two pairs with one tokenizer. In one the drafter has more tokens than the target, in
+    /// the other fewer. No text has these tokens, but the models consider them likely.
     pub(crate) fn of_padded_vocabularies() -> [Self; 2] {
         let few = example_config();
         let many = Config { vocab_size: few.vocab_size + 4, ..few.clone() };

@@ -1,4 +1,5 @@
-//! The bits of blocks: they do not depend on the passes in which a block and its context are computed.
+//! The bits of blocks: they do not depend on the passes in which a block and its context are
+//! computed.
 
 use super::{Opened, SEQUENCE, features, goldens, on_cpu, on_reference, weights};
 use forerun::{Team, TokenId};
@@ -31,7 +32,8 @@ pub(crate) fn block_logits(
     model.logits(&request).unwrap().logits
 }
 
-/// Contexts grow by one to four tokens, rejected tokens are forgotten, and blocks of several sequences share a pass.
+/// Contexts grow by one to four tokens, rejected tokens are forgotten, and blocks of several
+/// sequences share a pass.
 pub(crate) fn assert_bits_do_not_depend_on_passes(
     folder: &Path,
     drafters: &[&str],
@@ -88,7 +90,8 @@ pub(crate) fn assert_bits_do_not_depend_on_passes(
     }
 }
 
-/// Shorter blocks have the first rows of the whole block, bit for bit, if and only if no row sees later ones.
+/// Shorter blocks have the first rows of the whole block, bit for bit, if and only if no row sees
+/// later ones.
 pub(crate) fn assert_only_causal_blocks_have_first_rows(
     folder: &Path,
     drafters: &[&str],

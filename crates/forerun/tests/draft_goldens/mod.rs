@@ -1,5 +1,5 @@
-//! What the comparisons of drafters with their ports have in common (`scripts/goldens`): golden files, the target's
-//! features, and greedy drafts.
+//! What the comparisons of drafters with their ports have in common (`scripts/goldens`): golden
+//! files, the target's features, and greedy drafts.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -27,7 +27,8 @@ pub(crate) fn folder(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(kind)
 }
 
-/// Opens a drafter of a folder of goldens whose configuration has another value at a path of names, or `null`.
+/// Opens a drafter of a folder of goldens whose configuration has another value at a path of names,
+/// or `null`.
 pub(crate) fn open_with(
     folder: &Path,
     drafter: &str,
@@ -63,7 +64,8 @@ pub(crate) struct Header {
     pub(crate) layers_before_features: Vec<usize>,
 }
 
-/// A prompt, the target's next token, the draft after it, and the features of the prompt's last token.
+/// A prompt, the target's next token, the draft after it, and the features of the prompt's last
+/// token.
 #[derive(Deserialize)]
 pub(crate) struct Golden {
     pub(crate) prompt_ids: Vec<TokenId>,
@@ -144,7 +146,8 @@ pub(crate) fn weights((checkpoint, speculator, _): &Opened) -> [Arc<Weights>; 2]
     }
 }
 
-/// Returns the target and the drafter's layers on two threads with each instruction set, and its name.
+/// Returns the target and the drafter's layers on two threads with each instruction set, and its
+/// name.
 pub(crate) fn on_cpu(
     opened: Opened,
 ) -> impl Iterator<Item = (CachedTransformer<Transformer>, Transformer, String)> {
@@ -165,7 +168,8 @@ pub(crate) fn best(row: &[f32]) -> TokenId {
     tokens.max_by(|(_, a), (_, b)| a.total_cmp(b)).unwrap().0
 }
 
-/// Checks the target's next token and features, and returns the features of all tokens of the prompt.
+/// Checks the target's next token and features, and returns the features of all tokens of the
+/// prompt.
 pub(crate) fn features(target: &mut impl LayeredModel, golden: &Golden, what: &str) -> Features {
     let prompt = ForwardRequest::next_token(SEQUENCE, &golden.prompt_ids);
     let output = target.logits(&ForwardRequest { features_from: Some(0), ..prompt }).unwrap();
@@ -199,7 +203,8 @@ pub(crate) fn draft_one_by_one(
     drafted
 }
 
-/// Checks all goldens of drafters on the reference device. `model` makes a drafter of its layers, which `draft` uses.
+/// Checks all goldens of drafters on the reference device. `model` makes a drafter of its layers,
+/// which `draft` uses.
 pub(crate) fn assert_drafts_on_reference<M>(
     folder: &Path,
     drafters: &[&str],
@@ -219,7 +224,8 @@ pub(crate) fn assert_drafts_on_reference<M>(
     }
 }
 
-/// Checks all goldens of drafters with each instruction set, as [`assert_drafts_on_reference`] does.
+/// Checks all goldens of drafters with each instruction set, as [`assert_drafts_on_reference`]
+/// does.
 pub(crate) fn assert_drafts_on_cpu<M>(
     folder: &Path,
     drafters: &[&str],

@@ -47,13 +47,15 @@ impl LanguageModel for BlockTable {
 
 impl FeatureModel for BlockTable {}
 
-/// Heads whose state is a number that depends on all tokens of the block so far. Some of their confidences end a draft.
+/// Heads whose state is a number that depends on all tokens of the block so far. Some of their
+/// confidences end a draft.
 struct TableHeads {
     table: TableModel,
     is_recurrent: bool,
     /// A token after which the logits overflow.
     overflows_after: Option<TokenId>,
-    /// The number of tokens that the heads choose among, as DFlash 2's selector does. Nothing ends a draft then.
+    /// The number of tokens that the heads choose among, as DFlash 2's selector does. Nothing ends
+    /// a draft then.
     candidates: Option<usize>,
 }
 

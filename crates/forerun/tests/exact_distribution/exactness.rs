@@ -19,8 +19,8 @@ pub(crate) fn assert_exact(
     assert_exact_of(name, drafter, decoder, (2, false));
 }
 
-/// Asserts that a combination is exact for the given number of tokens, and for a target with or without
-/// features.
+/// Asserts that a combination is exact for the given number of tokens, and for a target with or
+/// without features.
 pub(crate) fn assert_exact_of(
     name: &str,
     drafter: &dyn Fn() -> Box<dyn Drafter>,
@@ -85,7 +85,8 @@ fn assert_exact_by(
     println!("{name}: exact in {branches} branches");
 }
 
-/// Asserts that a combination is exact for three tokens, and so over several rounds, with jobs in any order.
+/// Asserts that a combination is exact for three tokens, and so over several rounds, with jobs in
+/// any order.
 pub(crate) fn assert_exact_in_any_order(
     name: &str,
     drafter: &dyn Fn() -> Box<dyn Drafter>,

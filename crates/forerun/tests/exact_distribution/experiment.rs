@@ -44,7 +44,8 @@ pub(crate) struct Experiment<'a> {
 }
 
 impl<'a> Experiment<'a> {
-    /// Creates an experiment on two tokens of the first target, with jobs in the order of submission.
+    /// Creates an experiment on two tokens of the first target, with jobs in the order of
+    /// submission.
     pub(crate) fn of(
         sampling: Sampling,
         drafter: &'a dyn Fn() -> Box<dyn Drafter>,
@@ -107,7 +108,8 @@ impl<'a> Experiment<'a> {
         sequence.generated()[..self.tokens].to_vec()
     }
 
-    /// Returns the joint distribution of the target's own samples, by the chain rule and the slow reference.
+    /// Returns the joint distribution of the target's own samples, by the chain rule and the slow
+    /// reference.
     pub(crate) fn exact(&self) -> Joint {
         let mut joint = Joint::from([(Vec::new(), 1.0)]);
         for _ in 0..self.tokens {
@@ -172,7 +174,8 @@ impl<'a> Experiment<'a> {
         self.deviation_and_branches().0
     }
 
-    /// Returns the largest difference from the exact joint distribution, and the number of branches.
+    /// Returns the largest difference from the exact joint distribution, and the number of
+    /// branches.
     pub(crate) fn deviation_and_branches(&self) -> (f64, usize) {
         let (found, branches) = self.enumerate();
         let total: f64 = found.values().sum();

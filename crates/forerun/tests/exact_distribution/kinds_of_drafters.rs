@@ -103,12 +103,14 @@ fn parallel_methods_with_layer_parallel_rows_are_exact() {
     assert_exact("dsi, easyspec in rounds", &in_rounds, &|| Box::new(dsi(2, 1).reproducible()));
 }
 
-/// DFlash, JetSpec, PARD-2, Medusa, Hydra and EAGLE. The first round has no features, so the distribution is of three tokens.
+/// DFlash, JetSpec, PARD-2, Medusa, Hydra and EAGLE. The first round has no features, so the
+/// distribution is of three tokens.
 ///
-/// The table stands for the model of PARD-2: what a drafter does with one mask that is also a token is checked, not which
-/// features its rows read. Tests of forward passes check those.
+/// The table stands for the model of PARD-2: what a drafter does with one mask that is also a token
+/// is checked, not which features its rows read. Tests of forward passes check those.
 ///
-/// The shapes of a drafter take turns at the two targets. With `FORERUN_CASES`, each has both (`just exact`).
+/// The shapes of a drafter take turns at the two targets. With `FORERUN_CASES`, each has both
+/// (`just exact`).
 #[test]
 fn speculative_decoding_on_features_is_exact() {
     let table = || FeatureTable(DRAFT_MODEL);
@@ -147,8 +149,8 @@ fn speculative_decoding_on_features_is_exact() {
     }
 }
 
-/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection. DFlash, JetSpec, PARD-2,
-/// ParallelSpec and P-EAGLE read the target's features as they come.
+/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection.
+/// DFlash, JetSpec, PARD-2, ParallelSpec and P-EAGLE read the target's features as they come.
 #[test]
 fn pearl_on_features_is_exact() {
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
@@ -213,7 +215,8 @@ fn speculative_decoding_with_phrases_is_exact() {
     assert_exact_of("ouroboros, fewer tokens", &drafter, &|| speculative(&top(2, 5)), (4, true));
 }
 
-/// ParallelSpec on tokens, which has one row for each depth, independent of the tokens drawn before.
+/// ParallelSpec on tokens, which has one row for each depth, independent of the tokens drawn
+/// before.
 #[test]
 fn parallel_drafting_is_exact() {
     let own = Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2);

@@ -30,8 +30,8 @@ pub struct Attention {
     pub rope: Option<Rope>,
     /// The norms of queries and keys before RoPE.
     pub qk_norms: QkNorms,
-    /// A limit of queries, keys and values after their norms and before RoPE: each number is at least `−limit` and
-    /// at most `limit` (OLMo).
+    /// A limit of queries, keys and values after their norms and before RoPE: each number is at
+    /// least `−limit` and at most `limit` (OLMo).
     pub qkv_limit: Option<f32>,
     /// Whether values have a norm of each head, without weights (Gemma 4).
     pub value_norm: bool,
@@ -39,15 +39,16 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether the output projection has a bias.
     pub output_bias: bool,
-    /// The earlier layer to whose keys and values the layer attends, if it has none of its own (Gemma 4). That
-    /// layer has attention of the same heads.
+    /// The earlier layer to whose keys and values the layer attends, if it has none of its own
+    /// (Gemma 4). That layer has attention of the same heads.
     pub keys_of: Option<usize>,
-    /// How keys and values are compressed, if they are (DeepSeek). There is one key head then, as wide as the
-    /// cached row, and values are a part of the keys.
+    /// How keys and values are compressed, if they are (DeepSeek). There is one key head then, as
+    /// wide as the cached row, and values are a part of the keys.
     pub latent: Option<Box<Latent>>,
 }
 
-/// Norms of queries and keys before RoPE. They are of the model's [`Norm`](crate::Norm), without a bias.
+/// Norms of queries and keys before RoPE. They are of the model's [`Norm`](crate::Norm), without a
+/// bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorms {
     /// No norms.
@@ -60,16 +61,16 @@ pub enum QkNorms {
     Whole,
 }
 
-/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + dims/2)` of the first `dims` numbers of
-/// a head.
+/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + dims/2)` of the first `dims`
+/// numbers of a head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f32,
     /// Scaling of the frequencies.
     pub scaling: RopeScaling,
-    /// The number of rotated dimensions: `head_dim`, or an even number below it. The others stay as they
-    /// are.
+    /// The number of rotated dimensions: `head_dim`, or an even number below it. The others stay as
+    /// they are.
     pub dims: usize,
 }
 
@@ -80,7 +81,8 @@ impl Rope {
         self.scaling.scaled(self, pair) as f32
     }
 
-    /// Returns the factor of rotated queries and keys: 1 unless the scaling has one (YaRN, LongRoPE).
+    /// Returns the factor of rotated queries and keys: 1 unless the scaling has one (YaRN,
+    /// LongRoPE).
     #[must_use]
     pub fn amplitude(&self) -> f32 {
         self.scaling.amplitude()

@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 /// Heads that correct the rows of a block, one position after another.
 ///
-/// *DSpark: Confidence-Scheduled Speculative Decoding with Semi-Autoregressive Generation*, 2026, arXiv 2607.05147,
-/// section 3. All positions of a block are computed in one pass, so their rows do not depend on the tokens that are
-/// drafted for the positions before them. The Markov head restores some of that dependence: it adds a bias to the
-/// logits of a position, which depends on the token before it. The confidence head predicts whether the target will
-/// accept the token of a position if it accepts those before it.
+/// *DSpark: Confidence-Scheduled Speculative Decoding with Semi-Autoregressive Generation*, 2026,
+/// arXiv 2607.05147, section 3. All positions of a block are computed in one pass, so their rows do
+/// not depend on the tokens that are drafted for the positions before them. The Markov head
+/// restores some of that dependence: it adds a bias to the logits of a position, which depends on
+/// the token before it. The confidence head predicts whether the target will accept the token of a
+/// position if it accepts those before it.
 ///
-/// With `h` the row's hidden state after the final norm and `e` the embedding of the token before the position:
+/// With `h` the row's hidden state after the final norm and `e` the embedding of the token before
+/// the position:
 ///
 /// | kind | latent vector `z` |
 /// |---|---|
@@ -33,7 +35,8 @@ pub struct BlockHeads {
     pub norm_epsilon: f32,
     /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The vocabulary's tokens in the order of the head's outputs, if the head does not have all of them.
+    /// The vocabulary's tokens in the order of the head's outputs, if the head does not have all of
+    /// them.
     pub head_tokens: Option<Arc<[TokenId]>>,
     /// The head that adds a bias to logits.
     pub markov: Option<MarkovHead>,
@@ -46,7 +49,8 @@ pub struct BlockHeads {
 /// A head that scores the most probable tokens of a position by the token before it (DFlash 2).
 ///
 /// Other tokens are not drafted. The score of token `b` after token `a` is its logit plus
-/// `Σ predecessor[a] · projection(h) · successor[b]`, with `h` the row's hidden state after the final norm.
+/// `Σ predecessor[a] · projection(h) · successor[b]`, with `h` the row's hidden state after the
+/// final norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CandidateSelector {
     /// Width of what is known of a token.

@@ -3,9 +3,9 @@
 use super::{Activation, Attention, Experts, Latent, Mlp, QkNorms, Recurrent, RecurrentRule};
 use crate::tensor::{ExpertTensor, LayerTensor};
 
-/// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`. What is added may have a norm
-/// of its own, and is multiplied by [`Factors::residual`](crate::Factors::residual). A layer with a recurrent
-/// mixer has it in the place of attention.
+/// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`. What is added may
+/// have a norm of its own, and is multiplied by [`Factors::residual`](crate::Factors::residual). A
+/// layer with a recurrent mixer has it in the place of attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     /// The norm before attention.
@@ -24,18 +24,20 @@ pub struct Layer {
     pub experts: Option<Experts>,
     /// Whether there is a norm of what the MLP and the experts add.
     pub mlp_output_norm: bool,
-    /// The input that the layer has next to the hidden state, if it has one. All layers of a model have one, or none.
+    /// The input that the layer has next to the hidden state, if it has one. All layers of a model
+    /// have one, or none.
     pub own_input: Option<OwnInput>,
     /// Whether the hidden state after the layer is multiplied by a stored number (Gemma 4).
     pub scalar: bool,
-    /// The convolutions of what attention and the MLP read and of what they add, if there are any (DFlash 2).
+    /// The convolutions of what attention and the MLP read and of what they add, if there are any
+    /// (DFlash 2).
     pub block_conv: Option<BlockConv>,
 }
 
-/// Convolutions over the rows of a block: of what attention reads, of what it adds, and the same for the MLP
-/// (DFlash 2). Row `i` of a convolution is `Σ_t (base[t] + own[t]) · x[i − t]`, where `x` is zero before the block. `base`
-/// is stored, and the row's `own` numbers are a projection of what attention or the MLP reads, before its convolution.
-/// All channels of a group share them.
+/// Convolutions over the rows of a block: of what attention reads, of what it adds, and the same
+/// for the MLP (DFlash 2). Row `i` of a convolution is `Σ_t (base[t] + own[t]) · x[i − t]`, where
+/// `x` is zero before the block. `base` is stored, and the row's `own` numbers are a projection of
+/// what attention or the MLP reads, before its convolution. All channels of a group share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockConv {
     /// The number of rows that are read: the row itself, and those before it.
@@ -59,9 +61,10 @@ impl BlockConv {
     }
 }
 
-/// A layer's own input: a function of the row's token (per-layer embeddings of Gemma 3n and 4). With `width`
-/// numbers for each layer, a model computes `(norm(project(embedding) / √hidden_size) + table[token] · √width) / √2`.
-/// The layer adds `norm(up(activation(gate(hidden)) · input))` to the hidden state after the MLP.
+/// A layer's own input: a function of the row's token (per-layer embeddings of Gemma 3n and 4).
+/// With `width` numbers for each layer, a model computes
+/// `(norm(project(embedding) / √hidden_size) + table[token] · √width) / √2`. The layer adds
+/// `norm(up(activation(gate(hidden)) · input))` to the hidden state after the MLP.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OwnInput {
     /// The width of the input.
@@ -162,8 +165,8 @@ impl Layer {
         }
     }
 
-    /// Returns the tensors that the layer has, in the order of the forward pass, without those of experts.
-    /// `norm` is the model's.
+    /// Returns the tensors that the layer has, in the order of the forward pass, without those of
+    /// experts. `norm` is the model's.
     pub fn tensors(&self, norm: Norm) -> impl Iterator<Item = LayerTensor> + '_ {
         LayerTensor::ALL.into_iter().filter(move |tensor| self.has(*tensor, norm))
     }

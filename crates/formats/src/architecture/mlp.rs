@@ -40,8 +40,8 @@ pub enum Activation {
     },
 }
 
-/// A mixture of experts (Shazeer et al. 2017): a router chooses some experts for each row, and adds their
-/// weighted outputs.
+/// A mixture of experts (Shazeer et al. 2017): a router chooses some experts for each row, and adds
+/// their weighted outputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
     /// Number of experts.
@@ -50,8 +50,8 @@ pub struct Experts {
     pub mlp: Mlp,
     /// How a row chooses its experts.
     pub router: Router,
-    /// Whether the output of the dense MLP next to the experts is multiplied by the sigmoid of a projection
-    /// of its input (Qwen2-MoE).
+    /// Whether the output of the dense MLP next to the experts is multiplied by the sigmoid of a
+    /// projection of its input (Qwen2-MoE).
     pub shared_gate: bool,
     /// Whether the experts have RMS norms of their own next to a dense MLP: the layer adds
     /// `norm(dense(…)) + norm(experts(norm(hidden)))` (Gemma 4).
@@ -65,8 +65,9 @@ impl Experts {
         Self { n_experts, mlp, router, shared_gate: false, own_norms: false }
     }
 
-    /// Returns the expected number of distinct experts that some rows choose together, if each row chooses at random and
-    /// all experts are equally likely: `n · (1 − (1 − k/n)^rows)`. Rows of a text choose fewer, because they are alike.
+    /// Returns the expected number of distinct experts that some rows choose together, if each row
+    /// chooses at random and all experts are equally likely: `n · (1 − (1 − k/n)^rows)`. Rows of a
+    /// text choose fewer, because they are alike.
     #[must_use]
     pub fn expected_distinct(&self, rows: usize) -> f64 {
         let (n, k) = (self.n_experts as f64, self.router.experts_per_token as f64);
@@ -74,8 +75,8 @@ impl Experts {
     }
 }
 
-/// How a row chooses its experts, from the scores that a projection of its hidden state gives them. Equal
-/// scores are in order of the experts.
+/// How a row chooses its experts, from the scores that a projection of its hidden state gives them.
+/// Equal scores are in order of the experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Router {
     /// Number of experts that a row uses.
@@ -93,16 +94,16 @@ pub struct Router {
     pub correction: bool,
     /// The groups of experts, if experts are chosen from the best groups only.
     pub groups: Option<ExpertGroups>,
-    /// Whether the router reads `norm(hidden) / √hidden_size`, with an RMS norm of its own, rather than what the experts
-    /// read (Gemma 4).
+    /// Whether the router reads `norm(hidden) / √hidden_size`, with an RMS norm of its own, rather
+    /// than what the experts read (Gemma 4).
     pub own_norm: bool,
     /// Whether a stored number for each expert multiplies its weight at the end (Gemma 4).
     pub expert_scales: bool,
 }
 
 impl Router {
-    /// Returns Mixtral's router: the softmax over all experts, whose weights for the chosen ones are divided by
-    /// their sum.
+    /// Returns Mixtral's router: the softmax over all experts, whose weights for the chosen ones
+    /// are divided by their sum.
     #[must_use]
     pub fn softmax(experts_per_token: usize) -> Self {
         Self {

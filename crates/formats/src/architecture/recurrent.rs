@@ -1,15 +1,15 @@
 //! Recurrent mixers: layers that keep a state of a fixed size instead of keys and values.
 
-/// A recurrent mixer: a short causal convolution of some projections, and then a linear recurrence over the
-/// positions.
+/// A recurrent mixer: a short causal convolution of some projections, and then a linear recurrence
+/// over the positions.
 ///
 /// A row's projections are queries and keys, `[n_key_heads, key_dim]`, values and gates,
-/// `[n_value_heads, value_dim]`, and what the rule needs in addition. The convolution applies to queries, keys
-/// and values, channel by channel. Value head `h` belongs to key head `h / (n_value_heads / n_key_heads)`, or to
-/// `h % n_key_heads` if value heads are tiled.
+/// `[n_value_heads, value_dim]`, and what the rule needs in addition. The convolution applies to
+/// queries, keys and values, channel by channel. Value head `h` belongs to key head
+/// `h / (n_value_heads / n_key_heads)`, or to `h % n_key_heads` if value heads are tiled.
 ///
-/// The state after a row is the convolution's last `kernel − 1` inputs and, for each value head, a matrix `S`,
-/// `[key_dim, value_dim]`. Both are f32, and zero before the first row.
+/// The state after a row is the convolution's last `kernel − 1` inputs and, for each value head, a
+/// matrix `S`, `[key_dim, value_dim]`. Both are f32, and zero before the first row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recurrent {
     /// What is computed after the convolution.
@@ -26,8 +26,8 @@ pub struct Recurrent {
     pub kernel: usize,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
-    /// Whether value heads are in turn those of all key heads, rather than all those of one key head after another
-    /// (GGUF files of Qwen3.5).
+    /// Whether value heads are in turn those of all key heads, rather than all those of one key
+    /// head after another (GGUF files of Qwen3.5).
     pub tiled: bool,
     /// Whether the stored rates of decays are `−exp(rate)` (GGUF files).
     pub negative_rates: bool,
@@ -38,13 +38,13 @@ pub struct Recurrent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurrentRule {
     /// The gated delta rule (Yang et al. 2024, arXiv 2412.06464): `S ← αS`, then
-    /// `S ← S + k ⊗ β(v − Sᵀk)`, and `o = Sᵀq / √key_dim`. The convolution has SiLU, `q` and `k` are
-    /// divided by their lengths, and `β` is a sigmoid. The output is `norm(o) · silu(gate)`, with an RMS norm of
-    /// each head.
+    /// `S ← S + k ⊗ β(v − Sᵀk)`, and `o = Sᵀq / √key_dim`. The convolution has SiLU, `q` and `k`
+    /// are divided by their lengths, and `β` is a sigmoid. The output is `norm(o) · silu(gate)`,
+    /// with an RMS norm of each head.
     GatedDelta,
-    /// Mamba-2's state space (Dao & Gu 2024, arXiv 2405.21060): `S ← αS + k ⊗ Δv` and `o = Sᵀq + skip · v`, with
-    /// `Δ = softplus(decay projection + bias)`. The convolution has SiLU. The output is
-    /// `norm(o · silu(gate))`, with one RMS norm of all heads.
+    /// Mamba-2's state space (Dao & Gu 2024, arXiv 2405.21060): `S ← αS + k ⊗ Δv` and
+    /// `o = Sᵀq + skip · v`, with `Δ = softplus(decay projection + bias)`. The convolution has
+    /// SiLU. The output is `norm(o · silu(gate))`, with one RMS norm of all heads.
     StateSpace,
     /// The convolution alone, of `β · v` with a projection `β` as wide as the values: the output is
     /// `gate · convolution` (LFM2).
@@ -61,7 +61,8 @@ impl Recurrent {
         }
     }
 
-    /// Returns the factor of a head's steps in the logarithm of its decay, `−exp(rate)`, from the stored rate.
+    /// Returns the factor of a head's steps in the logarithm of its decay, `−exp(rate)`, from the
+    /// stored rate.
     #[must_use]
     pub fn decay_rate(&self, stored: f32) -> f32 {
         if self.negative_rates { stored } else { -f64::from(stored).exp() as f32 }

@@ -1,4 +1,5 @@
-//! Where the scales and the integers of a block lie in its bytes. Reading and writing use the same table.
+//! Where the scales and the integers of a block lie in its bytes. Reading and writing use the same
+//! table.
 
 use crate::BlockType;
 
@@ -49,8 +50,8 @@ pub(super) enum Groups {
 /// Integers whose lowest bits are in the first plane, the next bits in the second.
 pub(super) type Planes = &'static [Plane];
 
-/// Some bits of each integer of a sequence. Of each `run` bytes, the lowest bits belong to `run` successive
-/// integers, the next bits to the `run` integers after these, and so on.
+/// Some bits of each integer of a sequence. Of each `run` bytes, the lowest bits belong to `run`
+/// successive integers, the next bits to the `run` integers after these, and so on.
 #[derive(Clone, Copy)]
 pub(super) struct Plane {
     /// The number of bits of an integer: 1, 2, 4 or 8.
@@ -195,7 +196,8 @@ impl Plane {
         }
     }
 
-    /// Adds the bits of `integers` from bit `shift` on to a block, whose bytes of this plane must be zero.
+    /// Adds the bits of `integers` from bit `shift` on to a block, whose bytes of this plane must
+    /// be zero.
     fn write(&self, integers: &[u8], shift: usize, block: &mut [u8]) {
         let mask = u8::MAX >> (8 - self.width);
         let stored = block[self.start..][..self.len].chunks_exact_mut(self.run);
@@ -228,8 +230,8 @@ pub(super) fn write_planes(planes: Planes, integers: &[u8], block: &mut [u8]) {
     }
 }
 
-/// Reads eight scales and eight minima. The first four of each are the low 6 bits of a byte, whose upper
-/// 2 bits belong to one of the last four. The last four bytes have the lower halves of these.
+/// Reads eight scales and eight minima. The first four of each are the low 6 bits of a byte, whose
+/// upper 2 bits belong to one of the last four. The last four bytes have the lower halves of these.
 pub(super) fn read_six_bit(stored: &[u8], scales: &mut [u8], minima: &mut [u8]) {
     for index in 0..4 {
         let (scale, minimum, low) = (stored[index], stored[index + 4], stored[index + 8]);

@@ -1,15 +1,17 @@
 //! The arithmetic of ggml's block types: what the bytes of a block mean.
 //!
-//! A block has a scale, and some types have a factor of minima. Its weights are divided into groups, and
-//! each group may have an integer scale and an integer minimum. The quant of a weight stands for a level
-//! ([`Levels`]). For all types the weight is, in f32 and with each operation rounded,
+//! A block has a scale, and some types have a factor of minima. Its weights are divided into
+//! groups, and each group may have an integer scale and an integer minimum. The quant of a weight
+//! stands for a level ([`Levels`]). For all types the weight is, in f32 and with each operation
+//! rounded,
 //!
 //! ```text
 //! (scale · group's scale) · level − (factor · group's minimum)
 //! ```
 //!
-//! These are the values of the Python package `gguf`. The C code of ggml has the same operations in the same
-//! order, but compilers may fuse the last product and the difference there, which changes the last bit.
+//! These are the values of the Python package `gguf`. The C code of ggml has the same operations in
+//! the same order, but compilers may fuse the last product and the difference there, which changes
+//! the last bit.
 
 mod layout;
 mod quantize;
@@ -30,8 +32,8 @@ const MAX_GROUPS: usize = 16;
 /// The largest exponent of [`BlockType::MXFP4`] for which all levels are finite in f32.
 const MXFP4_FINITE: u8 = 252;
 
-/// The parts of a block as numbers, with the quants in the order of the weights. The [module](self) says how
-/// they make up the weights.
+/// The parts of a block as numbers, with the quants in the order of the weights. The [module](self)
+/// says how they make up the weights.
 #[derive(Clone, Debug)]
 pub struct UnpackedBlock {
     block_type: BlockType,
@@ -57,8 +59,9 @@ impl UnpackedBlock {
         self.scale
     }
 
-    /// Returns the factor of the minima: an f16, widened exactly, or zero for types without minima. It has
-    /// the opposite sign of the stored one for [`BlockType::Q4_1`] and [`BlockType::Q5_1`], which add it.
+    /// Returns the factor of the minima: an f16, widened exactly, or zero for types without minima.
+    /// It has the opposite sign of the stored one for [`BlockType::Q4_1`] and [`BlockType::Q5_1`],
+    /// which add it.
     #[must_use]
     pub fn minimum(&self) -> f32 {
         self.minimum
@@ -235,12 +238,13 @@ impl BlockType {
     }
 }
 
-/// Computes the weights of successive blocks, bit-equal to those of the Python package `gguf`. They are
-/// finite if [`first_non_finite`] finds no block.
+/// Computes the weights of successive blocks, bit-equal to those of the Python package `gguf`. They
+/// are finite if [`first_non_finite`] finds no block.
 ///
 /// # Panics
 ///
-/// If `bytes` is not a number of whole blocks, or `out` does not have a place for each of their weights.
+/// If `bytes` is not a number of whole blocks, or `out` does not have a place for each of their
+/// weights.
 pub fn dequantize(block_type: BlockType, bytes: &[u8], out: &mut [f32]) {
     assert!(bytes.len().is_multiple_of(block_type.bytes()), "whole blocks of {block_type}");
     let weights = bytes.len() / block_type.bytes() * block_type.weights();
@@ -253,11 +257,11 @@ pub fn dequantize(block_type: BlockType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Returns the index of the first of successive blocks that has a scale or a factor of minima that is NaN
-/// or infinite, and that value. Loaders refuse such blocks.
+/// Returns the index of the first of successive blocks that has a scale or a factor of minima that
+/// is NaN or infinite, and that value. Loaders refuse such blocks.
 ///
-/// For [`BlockType::MXFP4`] these are the exponent 255, NaN in its specification, and those whose largest
-/// level overflows in f32.
+/// For [`BlockType::MXFP4`] these are the exponent 255, NaN in its specification, and those whose
+/// largest level overflows in f32.
 #[must_use]
 pub fn first_non_finite(block_type: BlockType, bytes: &[u8]) -> Option<(usize, f32)> {
     // On the stored bits, which is several times faster than to widen them.

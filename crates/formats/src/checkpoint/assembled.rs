@@ -46,8 +46,8 @@ impl Assembled {
     }
 }
 
-/// An expansion whose rows are, head by head, those of keys and then those of values. Keys and values are stored
-/// apart, and keys are transposed.
+/// An expansion whose rows are, head by head, those of keys and then those of values. Keys and
+/// values are stored apart, and keys are transposed.
 pub(super) struct SplitExpansion {
     /// `[heads, rank, plain_dim]`.
     pub(super) keys: StoredPart,
@@ -109,7 +109,8 @@ mod tests {
     use crate::block_type::BlockType;
     use crate::blocks;
 
-    /// Stores a matrix of this many columns in a type, and returns it with the values that it holds then.
+    /// Stores a matrix of this many columns in a type, and returns it with the values that it holds
+    /// then.
     fn stored(dtype: Dtype, columns: usize, seed: usize) -> (Vec<u8>, Vec<f32>) {
         let value = |index: usize| ((index * 7919 + seed) % 211) as f32 / 64.0 - 1.5;
         let values: Vec<f32> = (0..6 * columns).map(value).collect();

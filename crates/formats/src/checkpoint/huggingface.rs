@@ -71,9 +71,9 @@ fn is_plain_file_name(name: &str) -> bool {
         && !name.contains(['\\', '\0'])
 }
 
-/// Locates every tensor of the model in `files` and checks its dtype and shape. If the configuration
-/// ties the head to the embedding, but the head is stored with other values, the stored head counts, as
-/// in transformers 5: the configuration becomes one without a tie.
+/// Locates every tensor of the model in `files` and checks its dtype and shape. If the
+/// configuration ties the head to the embedding, but the head is stored with other values, the
+/// stored head counts, as in transformers 5: the configuration becomes one without a tie.
 pub(super) fn locate(
     config: &mut Config,
     index: Option<&WeightIndex>,
@@ -150,8 +150,8 @@ pub(super) struct Shards<'a> {
     prefix: Option<&'static str>,
 }
 
-/// Returns the names of a tensor of a language model that is a part of a model with images: as in published
-/// files, and as transformers 5 writes them.
+/// Returns the names of a tensor of a language model that is a part of a model with images: as in
+/// published files, and as transformers 5 writes them.
 fn names_in_multimodal(name: &str) -> [String; 2] {
     let new = match name.strip_prefix("model.") {
         Some(rest) => format!("model.language_model.{rest}"),
@@ -160,9 +160,9 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
     [format!("language_model.{name}"), new]
 }
 
-/// Whether a tensor is one that transformers does not read either: it belongs to a layer after those of the model,
-/// where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer that predicts a further token, or to keys that no layer
-/// attends to.
+/// Whether a tensor is one that transformers does not read either: it belongs to a layer after
+/// those of the model, where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer that predicts a
+/// further token, or to keys that no layer attends to.
 fn is_unused(name: &str, config: &Config) -> bool {
     let in_part = ["language_model.model.", "model.language_model."];
     let of_part = in_part.iter().find_map(|part| name.strip_prefix(part));
@@ -222,7 +222,8 @@ impl Shards<'_> {
         Some((shard, self.parsed.get(shard)?.tensors.get(name)?))
     }
 
-    /// Whether both the embedding and the head are stored, and differ. Equal ones are read as a whole.
+    /// Whether both the embedding and the head are stored, and differ. Equal ones are read as a
+    /// whole.
     fn has_another_head(&self, config: &Config) -> bool {
         let architecture = config.architecture();
         let [embedding, head] = [Tensor::Embedding, Tensor::Head]
@@ -248,8 +249,8 @@ impl Shards<'_> {
         })
     }
 
-    /// Returns how a tensor is stored. Tied embeddings are stored once, and some writers store them under the
-    /// head's name. Experts are stored one by one, or all those of a layer as one tensor.
+    /// Returns how a tensor is stored. Tied embeddings are stored once, and some writers store them
+    /// under the head's name. Experts are stored one by one, or all those of a layer as one tensor.
     fn stored_as(&self, tensor: Tensor, config: &Config, architecture: &Architecture) -> StoredAs {
         let stored = StoredAs::of(tensor, config, architecture);
         let may_be_head = tensor == Tensor::Embedding && config.tie_word_embeddings;
@@ -331,8 +332,8 @@ impl Shards<'_> {
         }
     }
 
-    /// Rejects tensors that are stored twice. A tensor in two shards means that the shards belong to
-    /// different checkpoints, or that the index belongs to another one.
+    /// Rejects tensors that are stored twice. A tensor in two shards means that the shards belong
+    /// to different checkpoints, or that the index belongs to another one.
     fn reject_duplicates(&self) -> Result<(), LoadError> {
         let mut first_in = HashMap::new();
         for (file, parsed) in self.files.iter().zip(&self.parsed) {
@@ -349,7 +350,8 @@ impl Shards<'_> {
         Ok(())
     }
 
-    /// Whether a tensor is a bias of zeros next to quants. Old versions of AutoGPTQ store one for each matrix.
+    /// Whether a tensor is a bias of zeros next to quants. Old versions of AutoGPTQ store one for
+    /// each matrix.
     fn is_empty_bias(&self, name: &str, config: &Config) -> bool {
         let module = name.strip_suffix(".bias").filter(|_| config.quantization.is_some());
         let is_quantized = |module: &str| self.find(&format!("{module}.qweight")).is_some();
@@ -370,7 +372,8 @@ impl Shards<'_> {
             let is_head =
                 name == head || self.multimodal && heads_in_multimodal.iter().any(|n| n == name);
             let is_tied_head = config.tie_word_embeddings && is_head;
-            // Old writers stored RoPE's frequencies and the causal mask, which follow from the configuration.
+            // Old writers stored RoPE's frequencies and the causal mask, which follow from the
+            // configuration.
             let buffers = [
                 "rotary_emb.inv_freq",
                 "attention.bias",

@@ -1,7 +1,7 @@
 //! The layout of a llama2.c checkpoint of version 0 (github.com/karpathy/llama2.c, `run.c`).
 //!
-//! The file holds seven little-endian i32, then f32 tensors in a fixed order. RoPE rotates neighbouring
-//! rows of a head in this format, so queries and keys are marked as interleaved.
+//! The file holds seven little-endian i32, then f32 tensors in a fixed order. RoPE rotates
+//! neighbouring rows of a head in this format, so queries and keys are marked as interleaved.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +19,8 @@ const HEADER: usize = 7 * size_of::<i32>();
 const GIVE_A_MODEL: &str = "give a directory with config.json and model.safetensors, a GGUF file, or a \
                             llama2.c .bin file";
 
-/// The layers' tensors in the file's order. The file holds each tensor for all layers, then the next.
+/// The layers' tensors in the file's order. The file holds each tensor for all layers, then the
+/// next.
 const FILE_ORDER: [LayerTensor; 9] = [
     LayerTensor::AttentionNorm,
     LayerTensor::Query,
@@ -43,8 +44,8 @@ impl Llama2c {
     ///
     /// # Errors
     ///
-    /// When the bytes have another format, the header does not describe a valid model, or the file does
-    /// not end exactly after the last tensor.
+    /// When the bytes have another format, the header does not describe a valid model, or the file
+    /// does not end exactly after the last tensor.
     pub(super) fn parse(bytes: &[u8], file: &Path) -> Result<Self, LoadError> {
         reject_other_formats(bytes, file)?;
         let config = read_header(bytes, file)?;
@@ -60,7 +61,8 @@ impl Llama2c {
     }
 }
 
-/// Rejects other formats. Version 0 has no magic number, so the other formats are recognised by theirs.
+/// Rejects other formats. Version 0 has no magic number, so the other formats are recognised by
+/// theirs.
 fn reject_other_formats(bytes: &[u8], file: &Path) -> Result<(), LoadError> {
     let found = if let Some(rest) = bytes.strip_prefix(&0x616b_3432_u32.to_le_bytes()) {
         let version = rest.first_chunk().map_or(0, |version| u32::from_le_bytes(*version));
@@ -92,8 +94,8 @@ fn is_image(bytes: &[u8]) -> bool {
     signatures.iter().any(|signature| bytes.starts_with(signature))
 }
 
-/// Returns whether the bytes that would be the header are text. The sizes in a real header are far below
-/// 2^24, so it holds zeros.
+/// Returns whether the bytes that would be the header are text. The sizes in a real header are far
+/// below 2^24, so it holds zeros.
 fn is_text(bytes: &[u8]) -> bool {
     let start = &bytes[..bytes.len().min(HEADER)];
     let is_control = |byte: &u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
@@ -135,7 +137,8 @@ fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
         max_position_embeddings: positive("seq_len", field(6))?,
         tie_word_embeddings: signed_vocab_size > 0,
         bos_token_id: Some(1),
-        // These models are trained on texts that begin with token 1, and `run.c` stops at this token.
+        // These models are trained on texts that begin with token 1, and `run.c` stops at this
+        // token.
         eos_token_ids: vec![1, 2],
         ..Config::plain_llama()
     };
@@ -167,13 +170,14 @@ fn file_length(config: &Config) -> u128 {
     HEADER as u128 + total * size_of::<f32>() as u128
 }
 
-/// Returns the number of elements in the tables of cosines and sines. They are stored, but not read,
-/// because they follow from the header.
+/// Returns the number of elements in the tables of cosines and sines. They are stored, but not
+/// read, because they follow from the header.
 fn rope_elements(config: &Config) -> u128 {
     2 * config.max_position_embeddings as u128 * (config.head_dim / 2) as u128
 }
 
-/// Computes the tensors' locations, one after another. The file must be long enough for all of them.
+/// Computes the tensors' locations, one after another. The file must be long enough for all of
+/// them.
 fn locate(config: &Config) -> HashMap<Tensor, Location> {
     let layers = FILE_ORDER.into_iter().flat_map(|tensor| {
         (0..config.num_hidden_layers).map(move |layer| Tensor::Layer(layer, tensor))

@@ -1,11 +1,11 @@
-//! Checkpoints: a model's weights and configuration, read from a Hugging Face directory, a GGUF file or a
-//! llama2.c file. [`gguf`] also writes them for other engines.
+//! Checkpoints: a model's weights and configuration, read from a Hugging Face directory, a GGUF
+//! file or a llama2.c file. [`gguf`] also writes them for other engines.
 //!
-//! Opening a checkpoint maps its files, reads only their headers, and checks that every tensor exists
-//! with the right dtype and shape. [`Checkpoint::rows`] then reads one tensor row by row, and
-//! [`Checkpoint::tensor`] reads it as a whole. No input makes this module panic, and no allocation
-//! depends on a size that a file only claims. This module may access files. It does not depend on how
-//! weights are packed or used.
+//! Opening a checkpoint maps its files, reads only their headers, and checks that every tensor
+//! exists with the right dtype and shape. [`Checkpoint::rows`] then reads one tensor row by row,
+//! and [`Checkpoint::tensor`] reads it as a whole. No input makes this module panic, and no
+//! allocation depends on a size that a file only claims. This module may access files. It does not
+//! depend on how weights are packed or used.
 
 mod assembled;
 pub mod gguf;
@@ -63,7 +63,8 @@ pub trait TensorSource: Sync {
     /// When the tensor is missing, or has the wrong dtype or shape.
     fn rows(&self, tensor: Tensor, shape: &[usize]) -> Result<TensorRows<'_>, LoadError>;
 
-    /// Returns the smallest float type that represents all matrices exactly that are stored as floats.
+    /// Returns the smallest float type that represents all matrices exactly that are stored as
+    /// floats.
     ///
     /// # Errors
     ///
@@ -98,7 +99,8 @@ struct Location {
     layout: RowLayout,
     /// The parts of a quantised matrix. `bytes` are its quants.
     quantized: Option<Box<QuantizedMatrix>>,
-    /// The stored tensors of which it consists, if they are several. `bytes` and `dtype` are those of one of them.
+    /// The stored tensors of which it consists, if they are several. `bytes` and `dtype` are those
+    /// of one of them.
     assembled: Option<Box<Assembled>>,
 }
 
@@ -123,10 +125,10 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a Hugging Face directory, a GGUF file of any name, a llama2.c `.bin` file, or a directory that
-    /// contains exactly one GGUF model or llama2.c `.bin` file (not counting tokenizers, `tok*.bin`, and
-    /// projectors of images, `mmproj*.gguf`). A split GGUF model opens by any of its parts; the others
-    /// must be beside it.
+    /// Opens a Hugging Face directory, a GGUF file of any name, a llama2.c `.bin` file, or a
+    /// directory that contains exactly one GGUF model or llama2.c `.bin` file (not counting
+    /// tokenizers, `tok*.bin`, and projectors of images, `mmproj*.gguf`). A split GGUF model opens
+    /// by any of its parts; the others must be beside it.
     ///
     /// # Errors
     ///
@@ -203,8 +205,8 @@ impl Checkpoint {
     /// with an index, its shards in the order of [`WeightIndex::shards`]. Errors refer to the
     /// checkpoint as `path`.
     ///
-    /// If `config` ties the head to the embedding, but a head with other values is stored, the model has
-    /// the stored head, and [`Self::config`] says so.
+    /// If `config` ties the head to the embedding, but a head with other values is stored, the
+    /// model has the stored head, and [`Self::config`] says so.
     ///
     /// # Errors
     ///
@@ -238,8 +240,8 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// When a file is broken, the model is not supported, or a tensor is missing, unexpected, or has the
-    /// wrong type or shape.
+    /// When a file is broken, the model is not supported, or a tensor is missing, unexpected, or
+    /// has the wrong type or shape.
     pub fn from_gguf(parts: Vec<WeightFile>) -> Result<Self, LoadError> {
         let GgufModel { config, locations, metadata } = GgufModel::read(&parts)?;
         let path = parts.first().map_or(Path::new(""), WeightFile::path).to_owned();
@@ -257,8 +259,8 @@ impl Checkpoint {
         &self.config
     }
 
-    /// Adds tokens that end a text, as far as they are in the vocabulary. The model's tokenizer may know
-    /// more of them than its configuration names.
+    /// Adds tokens that end a text, as far as they are in the vocabulary. The model's tokenizer may
+    /// know more of them than its configuration names.
     pub fn add_end_tokens(&mut self, tokens: &[u32]) {
         let Config { vocab_size, eos_token_ids, .. } = &mut self.config;
         for token in tokens.iter().filter(|token| (**token as usize) < *vocab_size) {
@@ -278,8 +280,8 @@ impl Checkpoint {
         self.locations.values().map(|location| location.stored_bytes() as u64).sum()
     }
 
-    /// Returns the number of stored bytes that a pass over one row reads: all weights except tables of which it
-    /// reads a row, and the experts that the row does not choose.
+    /// Returns the number of stored bytes that a pass over one row reads: all weights except tables
+    /// of which it reads a row, and the experts that the row does not choose.
     pub fn pass_bytes(&self) -> u64 {
         let read = |(tensor, location): (&Tensor, &Location)| {
             let share = match *tensor {
@@ -296,7 +298,8 @@ impl Checkpoint {
         self.locations.iter().filter_map(read).sum()
     }
 
-    /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias.
+    /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a
+    /// bias.
     pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
         self.architecture.shape(tensor)
     }
@@ -306,8 +309,8 @@ impl Checkpoint {
         &self.architecture
     }
 
-    /// Returns the type in which a tensor's elements are stored. For a quantised matrix of a safetensors file this
-    /// is the smallest type that holds its weights exactly, or f32.
+    /// Returns the type in which a tensor's elements are stored. For a quantised matrix of a
+    /// safetensors file this is the smallest type that holds its weights exactly, or f32.
     ///
     /// # Errors
     ///
@@ -345,19 +348,19 @@ impl Checkpoint {
         })
     }
 
-    /// Reads a whole tensor. The values are row-major, in the shape of [`Self::shape`], and converted
-    /// as by [`TensorRows::read`].
+    /// Reads a whole tensor. The values are row-major, in the shape of [`Self::shape`], and
+    /// converted as by [`TensorRows::read`].
     ///
     /// # Errors
     ///
-    /// [`LoadError::NonFinite`] if a value is NaN or infinite, and [`LoadError::NoSuchTensor`] if the
-    /// model does not have this tensor.
+    /// [`LoadError::NonFinite`] if a value is NaN or infinite, and [`LoadError::NoSuchTensor`] if
+    /// the model does not have this tensor.
     pub fn tensor(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
         self.rows(tensor)?.read_all()
     }
 
-    /// Computes the SHA-256 of the embedding's bytes as stored, in hexadecimal. A drafter that shares
-    /// its target's embedding uses it to recognise the target.
+    /// Computes the SHA-256 of the embedding's bytes as stored, in hexadecimal. A drafter that
+    /// shares its target's embedding uses it to recognise the target.
     ///
     /// # Errors
     ///
@@ -394,8 +397,8 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// Returns the file of the model that `path` names: the path itself, or the only model in a directory.
-/// `None` for a Hugging Face directory.
+/// Returns the file of the model that `path` names: the path itself, or the only model in a
+/// directory. `None` for a Hugging Face directory.
 fn model_file(path: &Path) -> Result<Option<PathBuf>, LoadError> {
     let metadata = fs::metadata(path).map_err(|cause| match cause.kind() {
         io::ErrorKind::NotFound => LoadError::NotFound { path: path.to_owned() },

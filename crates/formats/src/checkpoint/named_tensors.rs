@@ -12,8 +12,8 @@ use super::tensor_rows::TensorRows;
 use super::weight_file::{WeightFile, read_text};
 use crate::load_error::{LoadError, shortened};
 
-/// The weight files that such a checkpoint may have instead of an index with shards: the usual file,
-/// then the files of Medusa's and Hydra's authors.
+/// The weight files that such a checkpoint may have instead of an index with shards: the usual
+/// file, then the files of Medusa's and Hydra's authors.
 pub const DRAFTER_FILES: [&str; 3] =
     ["model.safetensors", "medusa_lm_head.safetensors", "hydra_lm_head.safetensors"];
 
@@ -70,8 +70,8 @@ impl NamedTensors {
         self.find(name).map(|(_, stored)| &stored.shape[..])
     }
 
-    /// Returns the types of all matrices with names that are `among` those asked for. A tensor with more than two
-    /// dimensions has several matrices.
+    /// Returns the types of all matrices with names that are `among` those asked for. A tensor with
+    /// more than two dimensions has several matrices.
     ///
     /// # Errors
     ///
@@ -102,8 +102,8 @@ impl NamedTensors {
     ///
     /// # Errors
     ///
-    /// When the tensor is missing (`hint` is the probable cause in the message), or has the wrong dtype
-    /// or shape.
+    /// When the tensor is missing (`hint` is the probable cause in the message), or has the wrong
+    /// dtype or shape.
     pub(crate) fn rows(
         &self,
         name: &str,
@@ -137,8 +137,8 @@ impl NamedTensors {
         })
     }
 
-    /// Returns the rows of a tensor of this shape that is stored with its rows in some order, or as a part of a
-    /// larger one.
+    /// Returns the rows of a tensor of this shape that is stored with its rows in some order, or as
+    /// a part of a larger one.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ impl NamedTensors {
     ///
     /// # Errors
     ///
-    /// [`LoadError::UnusedTensor`] naming the first such tensor; `drafter` describes what it does not
-    /// belong to.
+    /// [`LoadError::UnusedTensor`] naming the first such tensor; `drafter` describes what it does
+    /// not belong to.
     pub(crate) fn reject_unknown(
         &self,
         drafter: &'static str,

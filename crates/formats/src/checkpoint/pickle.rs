@@ -16,9 +16,9 @@ pub(crate) fn is_pickle(file: &Path) -> bool {
     read.is_ok() && MAGIC.contains(&first)
 }
 
-/// Returns the file of pickled weights in a directory, if there is one: of several shards, the first.
-/// Without a `config.json` only files with the names of draft heads count, because other files may not
-/// be weights at all.
+/// Returns the file of pickled weights in a directory, if there is one: of several shards, the
+/// first. Without a `config.json` only files with the names of draft heads count, because other
+/// files may not be weights at all.
 pub(super) fn find_pickled_weights(directory: &Path) -> Option<PathBuf> {
     let has_config = directory.join("config.json").exists();
     let names = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.file_name());

@@ -1,5 +1,5 @@
-//! Random checkpoints for tests and benchmarks: any size without a download, and pairs of drafter and
-//! target that agree often enough to exercise speculative decoding.
+//! Random checkpoints for tests and benchmarks: any size without a download, and pairs of drafter
+//! and target that agree often enough to exercise speculative decoding.
 
 mod families;
 mod grown_pair;
@@ -47,8 +47,8 @@ pub const EOS: u32 = 257;
 /// The smallest vocabulary that holds the written tokenizer: 256 bytes, [`BOS`] and [`EOS`].
 pub const MIN_VOCAB_SIZE: usize = 258;
 
-/// Returns a small configuration with 2 layers, grouped queries, sizes that are not multiples of a SIMD
-/// width, and a vocabulary one token larger than the tokenizer's.
+/// Returns a small configuration with 2 layers, grouped queries, sizes that are not multiples of a
+/// SIMD width, and a vocabulary one token larger than the tokenizer's.
 pub fn example_config() -> Config {
     Config {
         hidden_size: 48,
@@ -65,10 +65,10 @@ pub fn example_config() -> Config {
     }
 }
 
-/// Returns variants of [`example_config`] of every family that together have every supported feature:
-/// both kinds of scaled RoPE, layers without RoPE, every bias, norms of queries and keys, constant
-/// factors, and sliding windows (shorter than a
-/// SIMD width, and not a multiple of one) in some and in all layers.
+/// Returns variants of [`example_config`] of every family that together have every supported
+/// feature: both kinds of scaled RoPE, layers without RoPE, every bias, norms of queries and keys,
+/// constant factors, and sliding windows (shorter than a SIMD width, and not a multiple of one) in
+/// some and in all layers.
 pub fn example_families() -> Vec<Config> {
     let llama = Config {
         qkv_bias: true,
@@ -132,10 +132,10 @@ pub fn example_families() -> Vec<Config> {
 }
 
 /// Writes a Hugging Face directory (`config.json`, `generation_config.json`, `model.safetensors`,
-/// `tokenizer.json`) with random weights. The directory is created if necessary. `seed` alone determines
-/// the weights: matrices are normally distributed with standard deviation 1/√inputs, and norms are near
-/// 1 (except the final norm of a tied model). The head is scaled so that logits have a standard
-/// deviation of 2 to 3. Greedy text then varies, and sampling has several likely tokens.
+/// `tokenizer.json`) with random weights. The directory is created if necessary. `seed` alone
+/// determines the weights: matrices are normally distributed with standard deviation 1/√inputs, and
+/// norms are near 1 (except the final norm of a tied model). The head is scaled so that logits have
+/// a standard deviation of 2 to 3. Greedy text then varies, and sampling has several likely tokens.
 ///
 /// # Errors
 ///
@@ -165,7 +165,8 @@ pub fn write_random_checkpoint_with_mtp(
     RandomWeights { has_mtp: true, ..RandomWeights::new(config, seed, dtype) }.write(dir)
 }
 
-/// Multiplies a tensor of a safetensors file in f32, so that tests can make a model's numbers large.
+/// Multiplies a tensor of a safetensors file in f32, so that tests can make a model's numbers
+/// large.
 ///
 /// # Errors
 ///
@@ -187,11 +188,11 @@ pub fn scale_tensor(file: &Path, tensor: &str, factor: f32) -> Result<(), LoadEr
     fs::write(file, bytes).map_err(|cause| write_error(file, cause))
 }
 
-/// Writes a target and a drafter for it, in f32. The drafter is that of [`write_random_checkpoint`]. The
-/// target has the same layers, embedding, norm and head, followed by `extra_layers` more layers (with RoPE)
-/// with
-/// output and down projections scaled by `epsilon`. At 0 the two models agree exactly. The larger
-/// `epsilon` is, the more of the drafter's tokens the target rejects.
+/// Writes a target and a drafter for it, in f32. The drafter is that of
+/// [`write_random_checkpoint`]. The target has the same layers, embedding, norm and head, followed
+/// by `extra_layers` more layers (with RoPE) with output and down projections scaled by `epsilon`.
+/// At 0 the two models agree exactly. The larger `epsilon` is, the more of the drafter's tokens the
+/// target rejects.
 ///
 /// # Errors
 ///
@@ -233,8 +234,8 @@ pub fn write_random_pair(
     RandomWeights { damped_from, epsilon, ..weights }.write(target_dir)
 }
 
-/// The weights of a random model. Each tensor has its own generator, keyed by its name, so two models
-/// with the same seed share all tensors that both of them have.
+/// The weights of a random model. Each tensor has its own generator, keyed by its name, so two
+/// models with the same seed share all tensors that both of them have.
 struct RandomWeights<'a> {
     config: &'a Config,
     seed: u64,
@@ -319,7 +320,8 @@ impl<'a> RandomWeights<'a> {
             Tensor::LayerInputProjection => (0.0, 1.0),
             Tensor::LayerInputNorm => (1.0, 0.1),
             Tensor::Head => (0.0, head),
-            // Random signs. Otherwise the most probable token after any token would be the same token.
+            // Random signs. Otherwise the most probable token after any token would be the same
+            // token.
             Tensor::FinalNorm if self.config.tie_word_embeddings => (0.0, 1.0),
             Tensor::FinalNorm => (1.0, 0.1),
             Tensor::FinalNormBias | Tensor::HeadBias => (0.0, 0.3),

@@ -1,8 +1,8 @@
 //! Random drafters for a given target, for tests: one for each supported layout.
 //!
 //! Their layer is the first layer of a target with the same seed and configuration
-//! ([`super::random`]). Such a drafter is therefore often right if the target has only one layer, or if
-//! its other layers add little.
+//! ([`super::random`]). Such a drafter is therefore often right if the target has only one layer,
+//! or if its other layers add little.
 
 mod eagle3_options;
 
@@ -38,7 +38,8 @@ pub enum SpeculatorLayout {
     VllmMedusa,
     /// Medusa with the target's head for all its heads, as forerun trains it.
     SharedHeadMedusa,
-    /// Medusa as its authors store it, but each head has a matrix for every second token of the vocabulary.
+    /// Medusa as its authors store it, but each head has a matrix for every second token of the
+    /// vocabulary.
     ReducedMedusa,
     /// Hydra, with heads that read drafted tokens.
     Hydra,
@@ -46,13 +47,15 @@ pub enum SpeculatorLayout {
     HydraPlusPlus,
     /// Hydra with the target's head for all its heads, as forerun trains it.
     SharedHeadHydra,
-    /// Hydra as forerun trains it, with the rows of the target's head for every second token of the vocabulary.
+    /// Hydra as forerun trains it, with the rows of the target's head for every second token of the
+    /// vocabulary.
     ReducedHydra,
     /// EAGLE with its own embedding, as its authors store it.
     Eagle,
     /// EAGLE with the target's embedding, as forerun trains it.
     SharedEmbeddingEagle,
-    /// EAGLE as forerun trains it, with the rows of the target's head for every second token of the vocabulary.
+    /// EAGLE as forerun trains it, with the rows of the target's head for every second token of the
+    /// vocabulary.
     ReducedEagle,
     /// EAGLE-3 in its authors' layout, with a head for every second token of the vocabulary.
     Eagle3,
@@ -64,11 +67,12 @@ pub enum SpeculatorLayout {
     DFlash,
     /// JetSpec: DFlash with two layers that are causal.
     JetSpec,
-    /// DFlash 2: layers as in [`Self::DFlash`], none of which is causal, with all factors and a cap of logits.
+    /// DFlash 2: layers as in [`Self::DFlash`], none of which is causal, with all factors and a cap
+    /// of logits.
     DFlash2,
-    /// DSpark with a Markov head of this kind: in its authors' layout if that is recurrent, otherwise in the layout of
-    /// speculators, with [`Self::ReducedEagle`]'s head if it is gated. In the block of a vanilla one, the row of a mask
-    /// predicts the token in its place.
+    /// DSpark with a Markov head of this kind: in its authors' layout if that is recurrent,
+    /// otherwise in the layout of speculators, with [`Self::ReducedEagle`]'s head if it is gated.
+    /// In the block of a vanilla one, the row of a mask predicts the token in its place.
     DSpark(MarkovKind),
     /// PARD-2: a whole model with a projection of the target's first and last hidden states.
     Pard2,
@@ -97,7 +101,8 @@ pub struct RandomSpeculator<'a> {
 }
 
 impl RandomSpeculator<'_> {
-    /// Writes the drafter's `config.json` and tensors to a directory, which is created if necessary.
+    /// Writes the drafter's `config.json` and tensors to a directory, which is created if
+    /// necessary.
     ///
     /// # Errors
     ///
@@ -401,8 +406,8 @@ impl RandomSpeculator<'_> {
         vec![(name, fusion), (bias_name, FloatTensor { shape: vec![size], ..bias })]
     }
 
-    /// Returns the tensors of EAGLE-3 without options, for this prefix of the first layer's names and this
-    /// number of hidden states in a feature.
+    /// Returns the tensors of EAGLE-3 without options, for this prefix of the first layer's names
+    /// and this number of hidden states in a feature.
     fn eagle3_tensors(&self, prefix: &str, parts: usize) -> Vec<(String, FloatTensor)> {
         let size = self.hidden_size();
         let wide_deviation = 1.0 / (2.0 * size as f32).sqrt();

@@ -1,4 +1,5 @@
-//! Where the rows of a tensor are in the stored tensor, if that holds more or holds them in another order.
+//! Where the rows of a tensor are in the stored tensor, if that holds more or holds them in another
+//! order.
 
 /// The arrangement of a tensor's rows, or of the values of a vector, in a stored tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -11,7 +11,8 @@ use crate::load_error::LoadError;
 
 /// The contents of one safetensors file.
 pub(super) struct SafetensorsFile {
-    /// By name. The order is fixed, so if there are several errors, the same one is always reported.
+    /// By name. The order is fixed, so if there are several errors, the same one is always
+    /// reported.
     pub(super) tensors: BTreeMap<String, StoredTensor>,
 }
 
@@ -24,7 +25,8 @@ pub(super) struct StoredTensor {
 }
 
 impl SafetensorsFile {
-    /// Parses the header, and checks that the tensors' ranges are within `bytes` and match the shapes.
+    /// Parses the header, and checks that the tensors' ranges are within `bytes` and match the
+    /// shapes.
     ///
     /// # Errors
     ///

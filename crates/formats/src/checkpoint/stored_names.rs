@@ -13,8 +13,8 @@ pub(crate) struct StoredAs {
     pub(crate) name: String,
     /// The shape of the stored tensor.
     pub(crate) shape: Vec<usize>,
-    /// The index of the expert whose part of the stored tensor this is, and the number of experts, if it holds
-    /// those of all experts.
+    /// The index of the expert whose part of the stored tensor this is, and the number of experts,
+    /// if it holds those of all experts.
     pub(crate) expert: Option<[usize; 2]>,
     /// Where the rows are in the stored tensor, or in the expert's part of it.
     pub(crate) layout: RowLayout,
@@ -54,10 +54,11 @@ impl StoredAs {
         stored
     }
 
-    /// Returns where a checkpoint stores a tensor of an expert if those of all experts of a layer are one tensor:
-    /// `mlp.experts.gate_up_proj`, `[experts, 2 · size, hidden]`, and `mlp.experts.down_proj`,
-    /// `[experts, hidden, size]`. Qwen3.5's mixtures are published so, and transformers 5 computes so. `None` for
-    /// other tensors, and for families with a form of their own.
+    /// Returns where a checkpoint stores a tensor of an expert if those of all experts of a layer
+    /// are one tensor: `mlp.experts.gate_up_proj`, `[experts, 2 · size, hidden]`, and
+    /// `mlp.experts.down_proj`, `[experts, hidden, size]`. Qwen3.5's mixtures are published so, and
+    /// transformers 5 computes so. `None` for other tensors, and for families with a form of their
+    /// own.
     pub(crate) fn in_all_experts(
         tensor: Tensor,
         config: &Config,
@@ -83,8 +84,8 @@ impl StoredAs {
         bytes.start + expert * size..bytes.start + (expert + 1) * size
     }
 
-    /// Returns the names of the tensors that hold the parts of a vector, one for each head, if they are stored apart
-    /// (the norms of StableLM's queries and keys).
+    /// Returns the names of the tensors that hold the parts of a vector, one for each head, if they
+    /// are stored apart (the norms of StableLM's queries and keys).
     pub(crate) fn of_heads(
         tensor: Tensor,
         config: &Config,
@@ -237,7 +238,8 @@ impl StoredAs {
         self.set_layer_name(layer, name.as_deref(), family);
     }
 
-    /// Sets the name of a layer's tensor, without the part of the layer; `None` for that of a Llama.
+    /// Sets the name of a layer's tensor, without the part of the layer; `None` for that of a
+    /// Llama.
     fn set_layer_name(&mut self, layer: usize, name: Option<&str>, family: Family) {
         let of_llama = format!("model.layers.{layer}.");
         let prefix = match family {
@@ -325,7 +327,8 @@ impl StoredAs {
         }
     }
 
-    /// Returns the rows that RoPE rotates: the last ones of each head's queries, and of the compressed keys.
+    /// Returns the rows that RoPE rotates: the last ones of each head's queries, and of the
+    /// compressed keys.
     pub(crate) fn interleaved_latent(part: LayerTensor, config: &Config) -> Option<Interleaved> {
         let latent = config.latent.filter(|_| config.rope_interleave)?;
         let first = match part {
@@ -429,8 +432,8 @@ impl StoredAs {
         }
     }
 
-    /// Places a part of a convolution, whose channels are those of queries, keys and values, or those of values, keys
-    /// and queries (Mamba).
+    /// Places a part of a convolution, whose channels are those of queries, keys and values, or
+    /// those of values, keys and queries (Mamba).
     fn place_convolution(
         &mut self,
         part: LayerTensor,
@@ -513,7 +516,8 @@ impl StoredAs {
         }
     }
 
-    /// Places a matrix of an expert in the tensor of all experts, which has an expert's gate and up after one another.
+    /// Places a matrix of an expert in the tensor of all experts, which has an expert's gate and up
+    /// after one another.
     fn place_in_all_experts(&mut self, expert: usize, part: ExpertTensor, config: &Config) {
         let Some(experts) = config.experts.as_ref().map(|layers| layers.experts) else { return };
         let (n_experts, hidden) = (experts.n_experts, config.hidden_size);

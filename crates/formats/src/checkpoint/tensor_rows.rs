@@ -13,8 +13,8 @@ use crate::block_type::BlockType;
 use crate::blocks;
 use crate::load_error::LoadError;
 
-/// A tensor of a mapped file, for reading row by row. The rows are the outputs of a matrix; a norm or a
-/// bias is one row.
+/// A tensor of a mapped file, for reading row by row. The rows are the outputs of a matrix; a norm
+/// or a bias is one row.
 pub struct TensorRows<'a> {
     pub(super) file: &'a WeightFile,
     /// The tensor's name, for errors.
@@ -26,13 +26,16 @@ pub struct TensorRows<'a> {
     pub(super) rows: usize,
     /// The number of values in a row.
     pub(super) columns: usize,
-    /// Where the rows are in the stored tensor. A vector is one row, and this says where its values are.
+    /// Where the rows are in the stored tensor. A vector is one row, and this says where its values
+    /// are.
     pub(super) layout: RowLayout,
     /// Whether this is a vector rather than a matrix, which may have one row, too.
     pub(super) is_vector: bool,
-    /// The parts of a quantised matrix. `bytes` are its quants, and `dtype` holds its weights exactly.
+    /// The parts of a quantised matrix. `bytes` are its quants, and `dtype` holds its weights
+    /// exactly.
     pub(super) quantized: Option<QuantizedRows<'a>>,
-    /// The stored tensors that hold the rows, if they are several. `bytes` and `dtype` are those of one of them.
+    /// The stored tensors that hold the rows, if they are several. `bytes` and `dtype` are those of
+    /// one of them.
     pub(super) assembled: Option<AssembledRows<'a>>,
 }
 
@@ -67,8 +70,9 @@ impl TensorRows<'_> {
         }
     }
 
-    /// Returns the blocks of a row, if the rows consist of blocks, or of quants that blocks hold exactly. The order
-    /// of rows is that of [`Self::read`], and the file's pages are released in the same way.
+    /// Returns the blocks of a row, if the rows consist of blocks, or of quants that blocks hold
+    /// exactly. The order of rows is that of [`Self::read`], and the file's pages are released in
+    /// the same way.
     ///
     /// # Errors
     ///
@@ -99,12 +103,13 @@ impl TensorRows<'_> {
         }
     }
 
-    /// Reads a row into `out`, `[columns]`. The values are exact: f32 as stored, bf16 and f16 widened,
-    /// blocks as ggml restores them in f32, and other quants times their scale, rounded once to f32.
-    /// Rows of queries and keys are in the half-split order of RoPE for every file format.
+    /// Reads a row into `out`, `[columns]`. The values are exact: f32 as stored, bf16 and f16
+    /// widened, blocks as ggml restores them in f32, and other quants times their scale, rounded
+    /// once to f32. Rows of queries and keys are in the half-split order of RoPE for every file
+    /// format.
     ///
-    /// Rows should be read in ascending order: the file's pages are released after them, so that they
-    /// do not count as this process's memory.
+    /// Rows should be read in ascending order: the file's pages are released after them, so that
+    /// they do not count as this process's memory.
     ///
     /// # Errors
     ///
@@ -193,7 +198,8 @@ impl TensorRows<'_> {
         self.file.release(self.bytes.clone());
     }
 
-    /// Returns the place of a row in the file, which is empty if rows are not stored one after another.
+    /// Returns the place of a row in the file, which is empty if rows are not stored one after
+    /// another.
     fn place(&self, row: usize) -> Range<usize> {
         let row_bytes = match &self.quantized {
             Some(quantized) => quantized.row_bytes(self.columns).unwrap_or(0),
@@ -257,7 +263,8 @@ fn widen_f16(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Returns the index of the first NaN or infinity. The compiler vectorises the test of whole blocks.
+/// Returns the index of the first NaN or infinity. The compiler vectorises the test of whole
+/// blocks.
 fn first_non_finite(values: &[f32]) -> Option<usize> {
     const BLOCK: usize = 4096;
     let has_non_finite =

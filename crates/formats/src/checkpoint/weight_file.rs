@@ -66,13 +66,13 @@ impl WeightFile {
         }
     }
 
-    /// Releases the pages of these bytes, which have been read, so that they no longer count as this
-    /// process's memory. They can be read again.
+    /// Releases the pages of these bytes, which have been read, so that they no longer count as
+    /// this process's memory. They can be read again.
     pub(crate) fn release(&self, bytes: Range<usize>) {
         #[cfg(unix)]
         if let Bytes::Mapped(mapping) = &self.bytes {
-            // SAFETY: the mapping is shared and read-only, so that no change can be lost. The next read
-            // of a page maps the same bytes of the file again.
+            // SAFETY: the mapping is shared and read-only, so that no change can be lost. The next
+            // read of a page maps the same bytes of the file again.
             let released = unsafe {
                 mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, bytes.start, bytes.len())
             };

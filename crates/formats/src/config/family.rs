@@ -13,11 +13,12 @@ use serde_json::{Map, Value};
 
 /// A model family: the `model_type` of `config.json`.
 ///
-/// One forward pass computes all families. The family determines which options its configuration has,
-/// the default values of absent options, and the names of its tensors.
+/// One forward pass computes all families. The family determines which options its configuration
+/// has, the default values of absent options, and the names of its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Llama 1 to 3 and models with the same `model_type`: Vicuna, CodeLlama, DeepSeek-Coder, TinyLlama.
+    /// Llama 1 to 3 and models with the same `model_type`: Vicuna, CodeLlama, DeepSeek-Coder,
+    /// TinyLlama.
     Llama,
     /// Mistral.
     Mistral,
@@ -122,7 +123,8 @@ pub(super) struct Description {
 pub(super) struct Defaults {
     /// Options that the family has under other names, and their common names.
     pub(super) names: &'static [(&'static str, &'static str)],
-    /// The width of the MLP as a multiple of the hidden size. `None` means that the option is required.
+    /// The width of the MLP as a multiple of the hidden size. `None` means that the option is
+    /// required.
     pub(super) mlp_factor: Option<usize>,
     /// `None` means that the option is required.
     pub(super) num_attention_heads: Option<usize>,

@@ -1,9 +1,9 @@
-//! The configuration of a model, as in Hugging Face's `config.json`: its sizes, its constants, and its
-//! variations of the Llama architecture.
+//! The configuration of a model, as in Hugging Face's `config.json`: its sizes, its constants, and
+//! its variations of the Llama architecture.
 //!
-//! A family is configuration, not code. `parse` interprets each family's options; afterwards only the
-//! fields of [`Config`] count. An unsupported option that would change the model's outputs is an error.
-//! Options that only affect training are ignored.
+//! A family is configuration, not code. `parse` interprets each family's options; afterwards only
+//! the fields of [`Config`] count. An unsupported option that would change the model's outputs is
+//! an error. Options that only affect training are ignored.
 
 mod families;
 pub(crate) mod family;
@@ -80,8 +80,8 @@ pub struct Config {
     pub rope_scaling: RopeScaling,
     /// The share of a head that RoPE rotates.
     pub partial_rotary_factor: f32,
-    /// The number of rows before that of position 0 in the table of position embeddings, if there is one (GPT-2,
-    /// OPT).
+    /// The number of rows before that of position 0 in the table of position embeddings, if there
+    /// is one (GPT-2, OPT).
     pub learned_positions: Option<usize>,
     /// RoPE's base and scaling in the layers with a window, if they have their own (Gemma 3).
     pub local_rope: Option<(f32, RopeScaling)>,
@@ -120,7 +120,8 @@ pub struct Config {
     pub global_heads: Option<GlobalHeads>,
     /// The last layers, if they attend to keys and values of earlier ones (Gemma 4).
     pub shared_keys: Option<SharedKeys>,
-    /// The width of the input that each layer has next to the hidden state, if there is one (Gemma 4).
+    /// The width of the input that each layer has next to the hidden state, if there is one (Gemma
+    /// 4).
     pub per_layer_input: Option<usize>,
     /// Whether the hidden state after each layer is multiplied by a stored number (Gemma 4).
     pub layer_scalar: bool,
@@ -130,7 +131,8 @@ pub struct Config {
     pub attention_gate: bool,
     /// The layers with a recurrent mixer instead of attention, if there are any.
     pub recurrent: Option<RecurrentLayers>,
-    /// How keys and values are compressed, if they are (DeepSeek). `head_dim` is the part of a head with RoPE.
+    /// How keys and values are compressed, if they are (DeepSeek). `head_dim` is the part of a head
+    /// with RoPE.
     pub latent: Option<Latent>,
     /// Whether the checkpoint stores the rows that RoPE rotates as neighbours (DeepSeek).
     pub rope_interleave: bool,
@@ -157,8 +159,8 @@ pub struct GlobalHeads {
     pub values_are_keys: bool,
 }
 
-/// The last layers of a model, each of which attends to the keys and values of the last earlier layer of its
-/// kind: with or without a window.
+/// The last layers of a model, each of which attends to the keys and values of the last earlier
+/// layer of its kind: with or without a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedKeys {
     /// The number of these layers.
@@ -235,8 +237,9 @@ pub enum SlidingLayers {
 }
 
 impl Config {
-    /// Returns a plain Llama configuration. Its sizes are 0 and must be set. It has a separate head, no
-    /// biases, no norms of heads, no window, no scaled RoPE, and no tokens that begin or end a text.
+    /// Returns a plain Llama configuration. Its sizes are 0 and must be set. It has a separate
+    /// head, no biases, no norms of heads, no window, no scaled RoPE, and no tokens that begin or
+    /// end a text.
     #[must_use]
     pub fn plain_llama() -> Self {
         Self {
@@ -293,9 +296,9 @@ impl Config {
         }
     }
 
-    /// Applies the text of a `generation_config.json`. Its EOS tokens replace those of `config.json`, as
-    /// in transformers, because chat fine-tunes add their tokens only there. Its sampling options become
-    /// the suggested sampling.
+    /// Applies the text of a `generation_config.json`. Its EOS tokens replace those of
+    /// `config.json`, as in transformers, because chat fine-tunes add their tokens only there. Its
+    /// sampling options become the suggested sampling.
     ///
     /// # Errors
     ///
@@ -714,7 +717,8 @@ impl Config {
         }
     }
 
-    /// Returns the earlier layer to whose keys and values a layer attends, if it has none of its own.
+    /// Returns the earlier layer to whose keys and values a layer attends, if it has none of its
+    /// own.
     #[must_use]
     pub fn keys_of(&self, layer: usize) -> Option<usize> {
         let first = self.num_hidden_layers.checked_sub(self.shared_keys?.layers)?;
@@ -734,8 +738,8 @@ impl Config {
         self.num_key_value_heads.saturating_mul(self.head_dim)
     }
 
-    /// Returns the sliding window of a layer: the number of positions that a row attends to, including
-    /// its own. `None` means that a row attends to all earlier positions.
+    /// Returns the sliding window of a layer: the number of positions that a row attends to,
+    /// including its own. `None` means that a row attends to all earlier positions.
     pub fn window(&self, layer: usize) -> Option<usize> {
         let SlidingWindow { size, layers } = self.sliding_window.as_ref()?;
         let slides = match layers {
@@ -791,8 +795,8 @@ impl Config {
         (head_dim as f64 * f64::from(self.partial_rotary_factor) + 1e-4) as usize
     }
 
-    /// Returns the first piece that a plain Llama does not have, in words; `None` for a plain Llama. Its sizes,
-    /// its RoPE and whether its head is the embedding do not matter.
+    /// Returns the first piece that a plain Llama does not have, in words; `None` for a plain
+    /// Llama. Its sizes, its RoPE and whether its head is the embedding do not matter.
     #[must_use]
     pub fn unusual_piece(&self) -> Option<&'static str> {
         let pieces = [

@@ -9,13 +9,13 @@ use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 
 impl Config {
-    /// Parses the text of a `config.json`. Errors refer to it as `file`. Absent optional values have the
-    /// defaults of transformers' configuration class for the family.
+    /// Parses the text of a `config.json`. Errors refer to it as `file`. Absent optional values
+    /// have the defaults of transformers' configuration class for the family.
     ///
     /// # Errors
     ///
-    /// When the text is not a JSON object, a size is missing, a value is invalid, or an option requests
-    /// something that this engine does not support.
+    /// When the text is not a JSON object, a size is missing, a value is invalid, or an option
+    /// requests something that this engine does not support.
     pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
         let options = JsonOptions::parse(text, file)?;
         let (options, multimodal) = text_options(options)?;
@@ -100,7 +100,8 @@ fn intermediate_size(
     }
 }
 
-/// Returns the options of the language model, and whether it is a part of a model that also reads images.
+/// Returns the options of the language model, and whether it is a part of a model that also reads
+/// images.
 fn text_options<'a>(options: JsonOptions<'a>) -> Result<(JsonOptions<'a>, bool), LoadError> {
     let model_type = options.string("model_type")?;
     let multimodal = MULTIMODAL.iter().find(|(name, _)| model_type.as_deref() == Some(*name));
@@ -117,7 +118,8 @@ fn text_options<'a>(options: JsonOptions<'a>) -> Result<(JsonOptions<'a>, bool),
     Ok((part.with_defaults(&options, &outer), true))
 }
 
-/// The `model_type` of models that also read images, and the name of their class, in quotation marks.
+/// The `model_type` of models that also read images, and the name of their class, in quotation
+/// marks.
 const MULTIMODAL: [(&str, &str); 4] = [
     ("gemma3", "\"Gemma3ForConditionalGeneration\""),
     ("gemma4", "\"Gemma4ForConditionalGeneration\""),

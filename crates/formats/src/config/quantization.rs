@@ -5,12 +5,12 @@ use serde_json::Value;
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
 
-/// The format of a checkpoint's quantised matrices. In all formats a weight is `(quant − zero) · scale`. Which
-/// matrices are quantised follows from the stored tensors.
+/// The format of a checkpoint's quantised matrices. In all formats a weight is
+/// `(quant − zero) · scale`. Which matrices are quantised follows from the stored tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantization {
-    /// 8-bit floats (E4M3) as DeepSeek-V3 stores them, with a scale for each block of `[outputs, inputs]`, or
-    /// for the whole matrix.
+    /// 8-bit floats (E4M3) as DeepSeek-V3 stores them, with a scale for each block of
+    /// `[outputs, inputs]`, or for the whole matrix.
     Fp8 {
         /// The size of a block.
         block: Option<[usize; 2]>,

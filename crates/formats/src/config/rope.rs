@@ -16,7 +16,8 @@ pub enum RopeScaling {
     /// No scaling (`default`).
     #[default]
     None,
-    /// All frequencies are divided by a factor (`linear`): position interpolation, Chen et al. 2023.
+    /// All frequencies are divided by a factor (`linear`): position interpolation, Chen et al.
+    /// 2023.
     Linear {
         /// The divisor of the frequencies, at least 1.
         factor: f32,
@@ -33,18 +34,19 @@ pub enum RopeScaling {
         /// The length of the context before it was extended, in positions.
         original_max_position_embeddings: usize,
     },
-    /// YaRN (Peng et al. 2023, arXiv 2309.00071; `yarn`): low frequencies are divided by a factor, high ones are
-    /// unchanged, and those in between are interpolated by the index of their pair.
+    /// YaRN (Peng et al. 2023, arXiv 2309.00071; `yarn`): low frequencies are divided by a factor,
+    /// high ones are unchanged, and those in between are interpolated by the index of their pair.
     Yarn(Yarn),
-    /// Only the first pairs of a head are rotated, with the frequencies of the whole head (`proportional`, Gemma 4).
+    /// Only the first pairs of a head are rotated, with the frequencies of the whole head
+    /// (`proportional`, Gemma 4).
     Proportional {
         /// The share of pairs that are rotated.
         share: f32,
         /// The divisor of the frequencies, at least 1.
         factor: f32,
     },
-    /// Each pair's frequency is divided by its own number: as stored in GGUF files, and LongRoPE's factors for
-    /// short texts (`longrope`).
+    /// Each pair's frequency is divided by its own number: as stored in GGUF files, and LongRoPE's
+    /// factors for short texts (`longrope`).
     Divisors {
         /// The divisor of each pair, `[dims / 2]`.
         divisors: Arc<[f32]>,
@@ -222,14 +224,14 @@ pub(super) struct RopeOptions {
     pub(super) partial_rotary_factor: f32,
     /// The base and the scaling in layers with a window, if they have their own.
     pub(super) local: Option<(f32, RopeScaling)>,
-    /// The largest number of positions. `dynamic` and `longrope` rotate all positions of a longer text in
-    /// another way, so a row would not depend on its own prefix alone.
+    /// The largest number of positions. `dynamic` and `longrope` rotate all positions of a longer
+    /// text in another way, so a row would not depend on its own prefix alone.
     pub(super) context_length: usize,
 }
 
 /// Reads the options of RoPE. The base is a separate option or, since transformers 5, part of
-/// `rope_parameters`, which may have an object for each kind of layer. `rope_scaling` is the older name of
-/// the same object.
+/// `rope_parameters`, which may have an object for each kind of layer. `rope_scaling` is the older
+/// name of the same object.
 pub(super) fn read(
     options: &JsonOptions<'_>,
     family: Family,
@@ -398,8 +400,8 @@ impl Reader<'_, '_> {
         Ok(scaling)
     }
 
-    /// Returns the length of the context before it was extended. As in transformers, that of the configuration
-    /// comes before that of the object.
+    /// Returns the length of the context before it was extended. As in transformers, that of the
+    /// configuration comes before that of the object.
     fn original_length(&self, object: &JsonOptions<'_>) -> Result<usize, LoadError> {
         let option = "original_max_position_embeddings";
         let found = self.options.size(option)?.or(object.size(option)?);
@@ -407,7 +409,8 @@ impl Reader<'_, '_> {
         Ok(found.unwrap_or(default))
     }
 
-    /// Reads LongRoPE. Texts are no longer than the original context, where the short factors count.
+    /// Reads LongRoPE. Texts are no longer than the original context, where the short factors
+    /// count.
     fn read_longrope(&mut self, object: &JsonOptions<'_>) -> Result<RopeScaling, LoadError> {
         let original = self.original_length(object)?;
         let by_lengths = self.context_length as f64 / original.max(1) as f64;

@@ -3,8 +3,8 @@
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 
-/// The sampling that a `generation_config.json` suggests. It is applied only if a caller requests it;
-/// otherwise decoding is greedy.
+/// The sampling that a `generation_config.json` suggests. It is applied only if a caller requests
+/// it; otherwise decoding is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SuggestedSampling {
     /// The temperature. Default: 1.
@@ -14,8 +14,8 @@ pub struct SuggestedSampling {
     /// Keeps only the most probable tokens that together reach this probability. Default: 1, which
     /// keeps all.
     pub top_p: f32,
-    /// Keeps only tokens at least `min_p` times as probable as the most probable one. Default: 0, which
-    /// keeps all.
+    /// Keeps only tokens at least `min_p` times as probable as the most probable one. Default: 0,
+    /// which keeps all.
     pub min_p: f32,
     /// Makes tokens of the prompt and the answer less probable if above 1. Default: 1, which has no
     /// effect.
@@ -23,8 +23,8 @@ pub struct SuggestedSampling {
 }
 
 impl SuggestedSampling {
-    /// Reads the suggestion. Returns `None` unless the file contains `"do_sample": true`. Absent options
-    /// have no effect, as in vLLM. In transformers the default of `top_k` is 50 instead.
+    /// Reads the suggestion. Returns `None` unless the file contains `"do_sample": true`. Absent
+    /// options have no effect, as in vLLM. In transformers the default of `top_k` is 50 instead.
     pub(super) fn read(options: &JsonOptions<'_>) -> Result<Option<Self>, LoadError> {
         let suggestion = Self {
             temperature: options.number("temperature")?.unwrap_or(1.0),

@@ -1,7 +1,8 @@
 //! Options that change the computation of some model, and that this engine does not compute.
 //!
-//! Code outside transformers, or a later version of a family, may read them under a `model_type` that is
-//! supported here. Each of them is accepted with the value that leaves the computation as it is.
+//! Code outside transformers, or a later version of a family, may read them under a `model_type`
+//! that is supported here. Each of them is accepted with the value that leaves the computation as
+//! it is.
 
 use serde_json::Value;
 
@@ -94,7 +95,8 @@ impl Neutral {
             Self::Factor(factor) => close_to(f64::from(factor(config))),
             Self::OneExpert => value == false || number == Some(0.0) || number == Some(1.0),
             Self::True => value == true,
-            // If the family reads another option, this one has no effect, but a writer may repeat it here.
+            // If the family reads another option, this one has no effect, but a writer may repeat
+            // it here.
             Self::Silu if config.hidden_act != Activation::Silu => true,
             Self::Silu => is_text(&["silu", "swish", "swiglu"]),
             Self::EveryLayer => {
@@ -217,7 +219,8 @@ pub(crate) fn knows(option: &str) -> bool {
     OPTIONS.iter().any(|(known, _)| *known == option)
 }
 
-/// Rejects options that would change the computation of `config`, except those that its family `reads`.
+/// Rejects options that would change the computation of `config`, except those that its family
+/// `reads`.
 ///
 /// # Errors
 ///

@@ -6,7 +6,8 @@ use crate::weight_type::Dtype;
 use serde_json::{Value, json};
 
 impl Config {
-    /// Returns the options of `config.json` for weights of this type. [`Config::parse`] reads them back.
+    /// Returns the options of `config.json` for weights of this type. [`Config::parse`] reads them
+    /// back.
     #[must_use]
     pub fn to_json(&self, dtype: Dtype) -> Value {
         let description = self.family.description();

@@ -1,8 +1,10 @@
-//! The storage layouts of DFlash's layers, which DFlash 2 ([`super::dflash2`]) and DSpark ([`super::dspark`]) have, too.
+//! The storage layouts of DFlash's layers, which DFlash 2 ([`super::dflash2`]) and DSpark
+//! ([`super::dspark`]) have, too.
 //!
-//! *DFlash: Block Diffusion for Flash Speculative Decoding*, 2026, arXiv 2602.06036. `fc.weight` projects hidden
-//! states of several of the target's layers to one, and `hidden_norm.weight` norms it. Every layer computes the keys
-//! and values of the tokens before the block from that state. The layers are those of a Qwen3. There are two layouts:
+//! *DFlash: Block Diffusion for Flash Speculative Decoding*, 2026, arXiv 2602.06036. `fc.weight`
+//! projects hidden states of several of the target's layers to one, and `hidden_norm.weight` norms
+//! it. Every layer computes the keys and values of the tokens before the block from that state. The
+//! layers are those of a Qwen3. There are two layouts:
 //!
 //! | | z-lab | vLLM's speculators |
 //! |---|---|---|
@@ -14,10 +16,11 @@
 //! | a row predicts | the token in its place | the token after its place if `sample_from_anchor` is true |
 //! | factors | `input_embedding_scale` of embeddings and `output_multiplier` of logits | none |
 //!
-//! Options of z-lab's layout that are not those of layers stand in `dflash_config` or among the others.
-//! Other layers are not causal. JetSpec (*Breaking the Scaling Ceiling of Speculative Decoding with Parallel Tree Drafting*, 2026,
-//! arXiv 2606.18394) has z-lab's layout, and `dflash_config.causal_head`, which is true: all layers are causal. An option that is not known is refused: ignoring it would keep the text, and silently
-//! cost acceptance.
+//! Options of z-lab's layout that are not those of layers stand in `dflash_config` or among the
+//! others. Other layers are not causal. JetSpec (*Breaking the Scaling Ceiling of Speculative
+//! Decoding with Parallel Tree Drafting*, 2026, arXiv 2606.18394) has z-lab's layout, and
+//! `dflash_config.causal_head`, which is true: all layers are causal. An option that is not known
+//! is refused: ignoring it would keep the text, and silently cost acceptance.
 
 use super::Speculator;
 use super::dflash2::{self, Additions};
@@ -45,7 +48,8 @@ pub(super) const TARGET_LAYERS: &str = "target_layer_ids";
 /// The drafter's kind in checkpoints of forerun's own trainer.
 pub(super) const OF_TRAINER: &str = "speculator";
 
-/// The options in z-lab's layout, next to those of the layers, and the one of forerun's own trainer.
+/// The options in z-lab's layout, next to those of the layers, and the one of forerun's own
+/// trainer.
 const OPTIONS: &[&str] = &[
     "block_size",
     EMBEDDING_FACTOR,
@@ -105,20 +109,22 @@ const NEUTRAL_SPECULATORS_OPTIONS: &[&str] = &[
     "pure_draft_prefix_len",
 ];
 
-/// Copies of the target's tensors, which some writers store, and the map from its tokens to those of the head. They
-/// are not read.
+/// Copies of the target's tensors, which some writers store, and the map from its tokens to those
+/// of the head. They are not read.
 const UNREAD_TENSORS: &[&str] =
     &["embed_tokens.weight", "t2d", "verifier_lm_head.weight", "verifier_norm.weight"];
 
-/// The rows that a block drafter reads after the tokens of its context: the last token, and then masks.
+/// The rows that a block drafter reads after the tokens of its context: the last token, and then
+/// masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftBlock {
     /// The token of all rows but the first.
     pub mask: TokenId,
     /// The number of rows.
     pub size: usize,
-    /// Whether each row predicts the token after its place, and the block as many tokens as it has rows. Otherwise
-    /// the row of each mask predicts the token in its place, and that of the last token nothing.
+    /// Whether each row predicts the token after its place, and the block as many tokens as it has
+    /// rows. Otherwise the row of each mask predicts the token in its place, and that of the last
+    /// token nothing.
     pub predicts_after: bool,
     /// Whether no row sees later ones, so that a shorter block has the same first rows.
     pub causal: bool,
@@ -297,8 +303,8 @@ impl Layout {
         any.then(|| BlockHeads { markov, confidence, selector, ..BlockHeads::none(layers) })
     }
 
-    /// Refuses windows that would end within a block: rows do not see what is beyond a window on either side. DSpark's
-    /// authors have no windows.
+    /// Refuses windows that would end within a block: rows do not see what is beyond a window on
+    /// either side. DSpark's authors have no windows.
     fn check_windows(&self, options: &JsonOptions<'_>, writer: Writer) -> Result<(), LoadError> {
         let has_causal_head =
             options.object(NESTED)?.is_some_and(|nested| nested.contains(CAUSAL_HEAD));
@@ -323,8 +329,8 @@ impl Layout {
     }
 }
 
-/// Reads the configuration of the layers, which are those of Qwen3. The library speculators has these layers whatever
-/// `model_type` says, and writes the target's.
+/// Reads the configuration of the layers, which are those of Qwen3. The library speculators has
+/// these layers whatever `model_type` says, and writes the target's.
 fn layers(
     options: &JsonOptions<'_>,
     logit_cap: Option<f32>,
@@ -334,7 +340,8 @@ fn layers(
     const TYPE: &str = "model_type";
     let is_known = |value: &Value| value == "qwen3" || is_speculators && value == "llama";
     options.check_supported(TYPE, "\"qwen3\"", is_known)?;
-    // `architectures` names a drafter's class, not a model's, and a model is always causal. A Qwen3 has no cap.
+    // `architectures` names a drafter's class, not a model's, and a model is always causal. A Qwen3
+    // has no cap.
     let mut text = options.with(TYPE, "qwen3");
     for option in ["architectures", "is_causal", LOGIT_CAP] {
         text = JsonOptions::parse(&text, file)?.without(option);
@@ -373,7 +380,8 @@ fn factors(
 ///
 /// # Errors
 ///
-/// When both have the option, with different values. The authors' code takes that in `dflash_config`, even a null.
+/// When both have the option, with different values. The authors' code takes that in
+/// `dflash_config`, even a null.
 pub(super) fn holder<'o, 'f>(
     options: &'o JsonOptions<'f>,
     nested: Option<&'o JsonOptions<'f>>,
@@ -569,7 +577,8 @@ impl Speculator {
             }
             other => other,
         };
-        // Nobody else has `d2t` without a head, so it may mean something else there. DFlash 2 has all tokens.
+        // Nobody else has `d2t` without a head, so it may mean something else there. DFlash 2 has
+        // all tokens.
         let knows_tokens = match layout.additions {
             Some(_) => false,
             None => head == Head::Own || layout.of_trainer,

@@ -1,17 +1,18 @@
 //! The storage layouts of DFlash 2: what it adds to DFlash's layers ([`super::dflash`]).
 //!
-//! *DFlash 2* has no paper yet. Its authors' code (z-lab/dflash) computes it, and vLLM's speculators train it. Every layer
-//! has convolutions over the rows of the block ([`BlockConv`]), and a selector scores the most probable tokens of each
-//! position by the token before it ([`CandidateSelector`]). Their sizes are in `dflash_config`, or among the other options
-//! in the layout of speculators. All four are required, as in its authors' code:
+//! *DFlash 2* has no paper yet. Its authors' code (z-lab/dflash) computes it, and vLLM's
+//! speculators train it. Every layer has convolutions over the rows of the block ([`BlockConv`]),
+//! and a selector scores the most probable tokens of each position by the token before it
+//! ([`CandidateSelector`]). Their sizes are in `dflash_config`, or among the other options in the
+//! layout of speculators. All four are required, as in its authors' code:
 //!
 //! | | |
 //! |---|---|
 //! | `conv_kernel_size`, `conv_group_size` | the rows that a convolution reads, and the channels that share a row's numbers |
 //! | `selector_rank`, `selector_top_k` | the width of the selector's tables, and the number of tokens that it scores |
 //!
-//! Rows see each other in both directions also in layers with a window, unless an option says otherwise. The head has the whole
-//! vocabulary.
+//! Rows see each other in both directions also in layers with a window, unless an option says
+//! otherwise. The head has the whole vocabulary.
 
 use super::dflash::holder;
 use super::layers::short_name;

@@ -1,5 +1,5 @@
-//! Heads with fewer tokens than the target: `d2t`, as in EAGLE-3's checkpoints. Without a matrix of its own, such a head
-//! is rows of the target's.
+//! Heads with fewer tokens than the target: `d2t`, as in EAGLE-3's checkpoints. Without a matrix of
+//! its own, such a head is rows of the target's.
 
 use super::Speculator;
 use crate::checkpoint::LoadError;
@@ -7,13 +7,13 @@ use crate::json_options::JsonOptions;
 use forerun_core::TokenId;
 use std::sync::Arc;
 
-/// The tensor that maps the head's tokens to the target's: the target's token for the head's token `t` is
-/// `t + d2t[t]`.
+/// The tensor that maps the head's tokens to the target's: the target's token for the head's token
+/// `t` is `t + d2t[t]`.
 pub(super) const DRAFT_TO_TARGET: &str = "d2t";
 
 impl Speculator {
-    /// Returns the target's token for each token of the head, in the order of the head's outputs. `None` if there is
-    /// no `d2t`.
+    /// Returns the target's token for each token of the head, in the order of the head's outputs.
+    /// `None` if there is no `d2t`.
     pub(super) fn head_tokens(
         &self,
         vocab_size: usize,
@@ -49,8 +49,8 @@ impl Speculator {
         }
     }
 
-    /// Returns the target's token for each output of draft heads, as [`Self::head_tokens`] does. `outputs` is the number
-    /// of rows of their own matrices, if they have any.
+    /// Returns the target's token for each output of draft heads, as [`Self::head_tokens`] does.
+    /// `outputs` is the number of rows of their own matrices, if they have any.
     pub(super) fn tokens_of_draft_heads(
         &self,
         outputs: Option<usize>,

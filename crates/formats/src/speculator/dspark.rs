@@ -1,7 +1,8 @@
-//! The storage layouts of DSpark: the heads after DFlash's layers, and the options that are not DFlash's.
+//! The storage layouts of DSpark: the heads after DFlash's layers, and the options that are not
+//! DFlash's.
 //!
-//! *DSpark: Confidence-Scheduled Speculative Decoding with Semi-Autoregressive Generation*, 2026, arXiv 2607.05147.
-//! There are two layouts:
+//! *DSpark: Confidence-Scheduled Speculative Decoding with Semi-Autoregressive Generation*, 2026,
+//! arXiv 2607.05147. There are two layouts:
 //!
 //! | | its authors' (DeepSpec) | vLLM's speculators |
 //! |---|---|---|
@@ -10,10 +11,11 @@
 //! | a row predicts | the token after its place | the same if `sample_from_anchor` is true |
 //! | head | its own, a copy of the target's. forerun's trainer stores none: the target's, or its part for the tokens in `d2t` | its own if it has fewer tokens (`d2t`) |
 //!
-//! Both have `markov_head.markov_w1` and `markov_w2`, `gate_proj` (gated) or `joint_proj` (rnn), and
-//! `confidence_head.proj`. [`BlockHeads`](crate::BlockHeads) says what they compute.
+//! Both have `markov_head.markov_w1` and `markov_w2`, `gate_proj` (gated) or `joint_proj` (rnn),
+//! and `confidence_head.proj`. [`BlockHeads`](crate::BlockHeads) says what they compute.
 //!
-//! The tensors say which heads there are. These options may be left out, and must agree with the tensors otherwise:
+//! The tensors say which heads there are. These options may be left out, and must agree with the
+//! tensors otherwise:
 //!
 //! | option | meaning |
 //! |---|---|
@@ -45,8 +47,8 @@ const PREDICTS_AFTER: &str = "sample_from_anchor";
 /// The options of the heads.
 pub(super) const HEAD_OPTIONS: &[&str] = &[RANK, KIND, HAS_CONFIDENCE, CONFIDENCE_READS_TOKEN];
 
-/// The options in the authors' layout, next to those of the layers and of the heads. `num_anchors` is of training.
-/// `speculator` is the drafter's kind in checkpoints of forerun's own trainer.
+/// The options in the authors' layout, next to those of the layers and of the heads. `num_anchors`
+/// is of training. `speculator` is the drafter's kind in checkpoints of forerun's own trainer.
 pub(super) const OPTIONS: &[&str] =
     &["block_size", "mask_token_id", "num_anchors", "num_target_layers", OF_TRAINER, TARGET_LAYERS];
 
@@ -73,8 +75,8 @@ fn stored_name(tensor: BlockHeadTensor) -> String {
     short_name(Tensor::BlockHead(tensor))
 }
 
-/// Rejects drafters of another class. In the authors' layout the class must be there, because the layouts of others
-/// have the same tensors.
+/// Rejects drafters of another class. In the authors' layout the class must be there, because the
+/// layouts of others have the same tensors.
 pub(super) fn check_class(options: &JsonOptions<'_>, of_authors: bool) -> Result<(), LoadError> {
     const CLASSES: &str = "architectures";
     let (known, supported): (&[&str], _) = match of_authors {
@@ -95,8 +97,9 @@ pub(super) fn check_class(options: &JsonOptions<'_>, of_authors: bool) -> Result
     })
 }
 
-/// Returns whether each row of a block of `size` rows predicts the token after its place, in the layout of
-/// speculators. Its first checkpoints do not say so, but give the number of tokens that a block predicts.
+/// Returns whether each row of a block of `size` rows predicts the token after its place, in the
+/// layout of speculators. Its first checkpoints do not say so, but give the number of tokens that a
+/// block predicts.
 pub(super) fn predicts_after(options: &JsonOptions<'_>, size: usize) -> Result<bool, LoadError> {
     if let Some(flag) = options.flag(PREDICTS_AFTER)? {
         return Ok(flag);
@@ -111,8 +114,9 @@ pub(super) fn predicts_after(options: &JsonOptions<'_>, size: usize) -> Result<b
     }
 }
 
-/// Returns the features in the authors' layout, as numbers of the target's layers before them. Transformers gives the
-/// output of the last layer after the final norm, so the authors do not read it.
+/// Returns the features in the authors' layout, as numbers of the target's layers before them.
+/// Transformers gives the output of the last layer after the final norm, so the authors do not read
+/// it.
 pub(super) fn feature_layers(
     options: &JsonOptions<'_>,
     target_layers: usize,
@@ -173,7 +177,8 @@ pub(super) fn heads(
     Ok(Heads { markov, confidence })
 }
 
-/// Returns what the confidence head reads, if there is one. `inputs` is the width of its weights, and 0 without them.
+/// Returns what the confidence head reads, if there is one. `inputs` is the width of its weights,
+/// and 0 without them.
 fn confidence(
     options: &JsonOptions<'_>,
     inputs: usize,

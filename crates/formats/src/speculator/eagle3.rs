@@ -1,16 +1,18 @@
 //! The storage layouts of EAGLE-3's layers.
 //!
-//! *EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test*, Li et al.
-//! 2025, arXiv 2503.01840. `fc.weight` projects hidden states of several of the target's layers to one. The
-//! attention of the first layer, `midlayer` (`layers.0` in vLLM's speculators), reads the embedding
-//! concatenated with that state; each has its own norm. More layers are ordinary ones. The head may have
-//! fewer tokens than the target: the target's token for the head's token `t` is `t + d2t[t]`.
+//! *EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test*, Li
+//! et al. 2025, arXiv 2503.01840. `fc.weight` projects hidden states of several of the target's
+//! layers to one. The attention of the first layer, `midlayer` (`layers.0` in vLLM's speculators),
+//! reads the embedding concatenated with that state; each has its own norm. More layers are
+//! ordinary ones. The head may have fewer tokens than the target: the target's token for the head's
+//! token `t` is `t + d2t[t]`.
 //!
-//! P-EAGLE (Hui et al. 2026, arXiv 2602.01469) stores what masks read instead of features, `mask_hidden`, and names a
-//! token of the vocabulary whose embedding they have.
+//! P-EAGLE (Hui et al. 2026, arXiv 2602.01469) stores what masks read instead of features,
+//! `mask_hidden`, and names a token of the vocabulary whose embedding they have.
 //!
-//! Options and optional tensors add norms: of the features before `fc` (`input_norm`, or EAGLE-3.1's
-//! `fc_norm`), of the state that the first layer adds to, and of the state that the next row reads.
+//! Options and optional tensors add norms: of the features before `fc` (`input_norm`, or
+//! EAGLE-3.1's `fc_norm`), of the state that the first layer adds to, and of the state that the
+//! next row reads.
 
 pub(super) mod options;
 
@@ -48,8 +50,8 @@ fn layer_name(prefix: &str, tensor: LayerTensor) -> String {
     format!("{prefix}{}", name.trim_start_matches("model.layers.0."))
 }
 
-/// Whose head it is, and the target's token for each of the head's tokens, if the head does not have all of
-/// them.
+/// Whose head it is, and the target's token for each of the head's tokens, if the head does not
+/// have all of them.
 pub(super) type HeadAndTokens = (Head, Option<Arc<[TokenId]>>);
 
 impl Layout {
@@ -84,8 +86,8 @@ impl Layout {
         }
     }
 
-    /// Returns the sizes that must equal the target's in addition to that of its hidden state: what they
-    /// are, the drafter's and the target's.
+    /// Returns the sizes that must equal the target's in addition to that of its hidden state: what
+    /// they are, the drafter's and the target's.
     pub(super) fn sizes(
         &self,
         tensors: &NamedTensors,
@@ -133,8 +135,8 @@ impl Speculator {
         Ok(architecture)
     }
 
-    /// Returns whose head it is. If the drafter's own head does not have all the target's tokens, also
-    /// returns the target's token for each of its tokens.
+    /// Returns whose head it is. If the drafter's own head does not have all the target's tokens,
+    /// also returns the target's token for each of its tokens.
     pub(super) fn head(&self, vocab_size: usize) -> Result<HeadAndTokens, LoadError> {
         let tensors = &self.tensors;
         let Some(&[draft_vocab_size, _]) = tensors.shape(&short_name(Tensor::Head)) else {

@@ -1,13 +1,13 @@
 //! The storage layout of Hydra heads, as their authors store them.
 //!
-//! Head `h` begins with `hydra_mlp.{h}.0.linear` and `hydra_mlp.{h}.0.res_connection`. They read the
-//! concatenation of the target's feature and `h + 1` embeddings. Residual layers
-//! `hydra_mlp.{h}.{layer}.linear` and an output matrix `hydra_lm_head.{h}` follow. With dropout, as in
-//! Hydra++, only odd indices are layers, and the output matrix is `hydra_lm_head.{h}.1`. Hydra++ has a
-//! layer of the target's shape before all heads, under `prefix_embeding_layer` (sic), together with a
-//! copy of the embedding that is never read. Heads that read no tokens are rejected, because they are
-//! Medusa heads. Heads without output matrices, which forerun trains, use the target's head. With `d2t`, matrices have
-//! rows for some tokens only.
+//! Head `h` begins with `hydra_mlp.{h}.0.linear` and `hydra_mlp.{h}.0.res_connection`. They read
+//! the concatenation of the target's feature and `h + 1` embeddings. Residual layers
+//! `hydra_mlp.{h}.{layer}.linear` and an output matrix `hydra_lm_head.{h}` follow. With dropout, as
+//! in Hydra++, only odd indices are layers, and the output matrix is `hydra_lm_head.{h}.1`. Hydra++
+//! has a layer of the target's shape before all heads, under `prefix_embeding_layer` (sic),
+//! together with a copy of the embedding that is never read. Heads that read no tokens are
+//! rejected, because they are Medusa heads. Heads without output matrices, which forerun trains,
+//! use the target's head. With `d2t`, matrices have rows for some tokens only.
 
 use super::Speculator;
 use super::draft_vocabulary::DRAFT_TO_TARGET;

@@ -1,9 +1,9 @@
 //! The storage layout of EAGLE's and ParallelSpec's layers.
 //!
 //! Tensor names are those of a model without the first part: `layers.0.self_attn.q_proj.weight`. A
-//! tensor that is not stored either does not exist (EAGLE's layer has no norm before its attention and
-//! no final norm) or is the target's (the embedding, and always the head). Drafters may use the rows of the target's head
-//! for some tokens only, which `d2t` lists.
+//! tensor that is not stored either does not exist (EAGLE's layer has no norm before its attention
+//! and no final norm) or is the target's (the embedding, and always the head). Drafters may use the
+//! rows of the target's head for some tokens only, which `d2t` lists.
 
 use super::draft_vocabulary::DRAFT_TO_TARGET;
 use super::{Speculator, SpeculatorKind};

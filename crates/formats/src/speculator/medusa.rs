@@ -1,10 +1,11 @@
 //! The storage layouts of Medusa heads.
 //!
-//! The authors' layout has `{head}.{layer}.linear.weight` and `.bias`, then `{head}.{layers}.weight`.
-//! vLLM's layout has `blocks.{head}.layers.{layer}.weight` (its layers may have a bias), then
-//! `lm_heads.{head}.weight`. If no head has an output matrix, as in version 2 and in heads trained by
-//! forerun, all heads share the target's. With `d2t`, matrices have rows for some tokens only. The numbers
-//! of heads and layers are counted from the tensors, because configurations often give wrong numbers.
+//! The authors' layout has `{head}.{layer}.linear.weight` and `.bias`, then
+//! `{head}.{layers}.weight`. vLLM's layout has `blocks.{head}.layers.{layer}.weight` (its layers
+//! may have a bias), then `lm_heads.{head}.weight`. If no head has an output matrix, as in version
+//! 2 and in heads trained by forerun, all heads share the target's. With `d2t`, matrices have rows
+//! for some tokens only. The numbers of heads and layers are counted from the tensors, because
+//! configurations often give wrong numbers.
 
 use super::Speculator;
 use super::draft_vocabulary::DRAFT_TO_TARGET;

@@ -1,19 +1,22 @@
 //! Checkpoints of drafters that belong to one target: they share its embedding or head, or read its
 //! features.
 //!
-//! The kind of a drafter is detected from its tensors, because published configurations are often wrong:
+//! The kind of a drafter is detected from its tensors, because published configurations are often
+//! wrong:
 //!
 //! * Medusa (Cai et al. 2024, arXiv 2401.10774), in the layouts of its authors and of vLLM;
 //! * Hydra (Ankner et al. 2024, arXiv 2402.05109) and Hydra++, with heads that read drafted tokens;
 //! * EAGLE (Li et al. 2024, arXiv 2401.15077) and EAGLE-2, which differ only in how they draft, and
 //!   EAGLE-3;
-//! * ParallelSpec (Xiao et al. 2024, arXiv 2410.05589) in its two integrations. Its authors published no
-//!   checkpoints, so the layout is forerun's own;
+//! * ParallelSpec (Xiao et al. 2024, arXiv 2410.05589) in its two integrations. Its authors
+//!   published no checkpoints, so the layout is forerun's own;
 //! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token;
-//! * PARD-2 (An et al. 2026, arXiv 2605.08632), the same with a projection of the target's features;
+//! * PARD-2 (An et al. 2026, arXiv 2605.08632), the same with a projection of the target's
+//!   features;
 //! * DFlash (Chen et al. 2026, arXiv 2602.06036), layers that draft a block in one pass;
 //! * DFlash 2, the same with convolutions in the block and a selector of paths;
-//! * DSpark (Cheng et al. 2026, arXiv 2607.05147), the same with heads that correct a block position by position;
+//! * DSpark (Cheng et al. 2026, arXiv 2607.05147), the same with heads that correct a block
+//!   position by position;
 //! * MTP (DeepSeek-AI 2024, arXiv 2412.19437), a layer of the target's own checkpoint.
 
 mod dflash;
@@ -50,18 +53,20 @@ pub enum SpeculatorKind {
     Hydra,
     /// A layer on tokens and the target's features, which drafts one token after another.
     Eagle,
-    /// A layer on tokens and hidden states from three depths of the target, with its own head (EAGLE-3).
+    /// A layer on tokens and hidden states from three depths of the target, with its own head
+    /// (EAGLE-3).
     Eagle3,
     /// EAGLE-3's layers with a mask, which draft all tokens in one pass (P-EAGLE).
     PEagle,
     /// Layers on hidden states of the target, which draft a block of tokens in one pass (DFlash).
     DFlash,
-    /// The same with convolutions over the block, and a selector that chooses among the most probable tokens (DFlash 2).
+    /// The same with convolutions over the block, and a selector that chooses among the most
+    /// probable tokens (DFlash 2).
     DFlash2,
     /// DFlash's layers with heads that correct the block one position after another (DSpark).
     DSpark,
-    /// A layer of the target's own checkpoint on tokens and the target's features (MTP). It is not detected, but
-    /// opened on request ([`Speculator::open_mtp`]).
+    /// A layer of the target's own checkpoint on tokens and the target's features (MTP). It is not
+    /// detected, but opened on request ([`Speculator::open_mtp`]).
     Mtp,
     /// A layer on tokens only, with mask tokens (ParallelSpec).
     ParallelMedusa,
@@ -92,14 +97,15 @@ impl SpeculatorKind {
         matches!(self, Self::Pard { .. } | Self::Pard2 { .. })
     }
 
-    /// Whether the drafter can draft after draft tokens. Others on features need those of all tokens before a draft.
+    /// Whether the drafter can draft after draft tokens. Others on features need those of all
+    /// tokens before a draft.
     #[must_use]
     pub fn drafts_ahead(self) -> bool {
         !matches!(self, Self::Medusa | Self::Hydra)
     }
 
-    /// Detects the kind of the drafter in a folder. Returns `None` if the path is not a folder, or the
-    /// folder does not hold such a drafter.
+    /// Detects the kind of the drafter in a folder. Returns `None` if the path is not a folder, or
+    /// the folder does not hold such a drafter.
     ///
     /// # Errors
     ///
@@ -172,7 +178,8 @@ pub fn has_projection(directory: &Path) -> bool {
     matches!(pard_kind(directory, None), Ok(Some(SpeculatorKind::Pard2 { .. })))
 }
 
-/// Returns the kind of a PARD model: a model with a mask token. P-EAGLE may have an option of the same name.
+/// Returns the kind of a PARD model: a model with a mask token. P-EAGLE may have an option of the
+/// same name.
 fn pard_kind(
     directory: &Path,
     tensors: Option<&NamedTensors>,
@@ -224,13 +231,13 @@ pub enum SpeculatorArchitecture {
 }
 
 impl Speculator {
-    /// Opens a drafter. Returns `None` if the folder does not hold one, or holds a complete model, such
-    /// as PARD's.
+    /// Opens a drafter. Returns `None` if the folder does not hold one, or holds a complete model,
+    /// such as PARD's.
     ///
     /// # Errors
     ///
-    /// When a file is unreadable or broken, the configuration is invalid, or the checkpoint shows that
-    /// the drafter was trained for another target.
+    /// When a file is unreadable or broken, the configuration is invalid, or the checkpoint shows
+    /// that the drafter was trained for another target.
     pub fn open(directory: &Path, target: &Checkpoint) -> Result<Option<Self>, LoadError> {
         if !directory.is_dir() {
             return Ok(None);
@@ -336,7 +343,8 @@ impl Speculator {
     }
 
     /// Checks that the drafter was trained for this target: that their sizes agree, and that the
-    /// target's embedding has the SHA-256 in `trained_for` (the target's name and the hash), if any.
+    /// target's embedding has the SHA-256 in `trained_for` (the target's name and the hash), if
+    /// any.
     fn check_target(
         &self,
         target: &Checkpoint,
@@ -387,8 +395,8 @@ impl Speculator {
     ///
     /// # Errors
     ///
-    /// When a tensor is unexpected, Hydra's heads do not read drafted tokens, or a drafter's own vocabulary
-    /// does not fit the target's.
+    /// When a tensor is unexpected, Hydra's heads do not read drafted tokens, or a drafter's own
+    /// vocabulary does not fit the target's.
     pub fn architecture(&self) -> Result<SpeculatorArchitecture, LoadError> {
         use SpeculatorArchitecture::{Heads, Layers};
         let target = &self.target;

@@ -1,17 +1,19 @@
 //! The layer of a complete model that predicts a further token (multi-token prediction, MTP).
 //!
-//! *DeepSeek-V3 Technical Report*, DeepSeek-AI 2024, arXiv 2412.19437, section 2.2. The layer has four tensors of its
-//! own: a matrix projects `cat(norm(embedding), norm(hidden))` to the layer's input, and a norm precedes the head. The
-//! hidden states are the target's after its final norm, and those of the layer itself after its last norm, as in
-//! transformers, SGLang, vLLM and llama.cpp. The embedding and the head are the target's. There are two layouts:
+//! *DeepSeek-V3 Technical Report*, DeepSeek-AI 2024, arXiv 2412.19437, section 2.2. The layer has
+//! four tensors of its own: a matrix projects `cat(norm(embedding), norm(hidden))` to the layer's
+//! input, and a norm precedes the head. The hidden states are the target's after its final norm,
+//! and those of the layer itself after its last norm, as in transformers, SGLang, vLLM and
+//! llama.cpp. The embedding and the head are the target's. There are two layouts:
 //!
 //! | model | layer | matrix | norms | last norm |
 //! |---|---|---|---|---|
 //! | DeepSeek-V3, GLM-4.5 | the one after the last, `model.layers.N` | `eh_proj` | `enorm`, `hnorm` | `shared_head.norm` |
 //! | Qwen3-Next, Qwen3.5 | `mtp.layers.0` | `mtp.fc` | `mtp.pre_fc_norm_embedding`, `mtp.pre_fc_norm_hidden` | `mtp.norm` |
 //!
-//! DeepSeek-V3 and GLM-4.5 also store copies of the embedding and the head (`embed_tokens`, `shared_head.head`), which are
-//! not read. The layer of a hybrid Qwen has attention, not a recurrent mixer, and experts if the model has any.
+//! DeepSeek-V3 and GLM-4.5 also store copies of the embedding and the head (`embed_tokens`,
+//! `shared_head.head`), which are not read. The layer of a hybrid Qwen has attention, not a
+//! recurrent mixer, and experts if the model has any.
 
 use super::Speculator;
 use crate::architecture::{Architecture, Head, Input};
@@ -31,7 +33,8 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// When the family or the checkpoint has no such layer, or it has tensors that are not computed.
+    /// When the family or the checkpoint has no such layer, or it has tensors that are not
+    /// computed.
     pub(super) fn read(target: &Checkpoint, tensors: &NamedTensors) -> Result<Self, LoadError> {
         let no_head = |expected: String| {
             let path = target.path().to_owned();
@@ -113,7 +116,8 @@ impl Layout {
         }
     }
 
-    /// Returns the tensor of the target with one more layer that has the meaning of a tensor of the head.
+    /// Returns the tensor of the target with one more layer that has the meaning of a tensor of the
+    /// head.
     pub(crate) fn in_target(&self, tensor: Tensor) -> Tensor {
         match tensor {
             Tensor::Layer(_, part) => Tensor::Layer(self.layer(), part),
@@ -182,8 +186,8 @@ impl Speculator {
     ///
     /// # Errors
     ///
-    /// When the target has no such head, a file is unreadable or broken, or the head has tensors that are not
-    /// computed.
+    /// When the target has no such head, a file is unreadable or broken, or the head has tensors
+    /// that are not computed.
     pub fn open_mtp(target: &Checkpoint) -> Result<Self, LoadError> {
         let path = target.path().to_owned();
         let tensors = if path.is_dir() { NamedTensors::open(&path)? } else { None };

@@ -1,12 +1,14 @@
-//! The storage layout of PARD-2: a whole model, a mask token, and a projection of the target's features.
+//! The storage layout of PARD-2: a whole model, a mask token, and a projection of the target's
+//! features.
 //!
-//! *PARD-2: Target-Aligned Parallel Draft Model for Dual-Mode Speculative Decoding*, An et al. 2026, arXiv 2605.08632. A
-//! row of the token at position `p` reads `embedding + scale · projection(feature[p - 1])`; there is no feature before
-//! the first token, and zeros stand for it. The rows of masks read the last feature that is known. The model itself is
-//! a PARD drafter, so the layers, the embedding and the head are its own.
+//! *PARD-2: Target-Aligned Parallel Draft Model for Dual-Mode Speculative Decoding*, An et al.
+//! 2026, arXiv 2605.08632. A row of the token at position `p` reads
+//! `embedding + scale · projection(feature[p - 1])`; there is no feature before the first token,
+//! and zeros stand for it. The rows of masks read the last feature that is known. The model itself
+//! is a PARD drafter, so the layers, the embedding and the head are its own.
 //!
-//! The authors' code (AMD-AGI/PARD, `pard2_infer.py` and `pard2_train.py`) reads these options, the first one that is
-//! present:
+//! The authors' code (AMD-AGI/PARD, `pard2_infer.py` and `pard2_train.py`) reads these options, the
+//! first one that is present:
 //!
 //! | option | meaning |
 //! |---|---|
@@ -18,8 +20,8 @@
 //!
 //! The last of `hidden_states` is the one after the target's final norm, the others are not normed.
 //!
-//! The projection is `target_proj` in `warp_model.bin`, which PyTorch has pickled. Pickles are not read: the projection must be
-//! converted to `warp_model.safetensors`.
+//! The projection is `target_proj` in `warp_model.bin`, which PyTorch has pickled. Pickles are not
+//! read: the projection must be converted to `warp_model.safetensors`.
 
 use super::{Layout as SpeculatorLayout, Speculator, SpeculatorKind};
 use crate::architecture::{Architecture, FeatureSource, Input, Norm};
@@ -170,7 +172,8 @@ fn projection(directory: &Path) -> Result<NamedTensors, LoadError> {
     }
 }
 
-/// Rejects models whose first layer reads more than the embedding, or which have states instead of a cache.
+/// Rejects models whose first layer reads more than the embedding, or which have states instead of
+/// a cache.
 fn check_model(
     options: &JsonOptions<'_>,
     model: &Checkpoint,

@@ -129,7 +129,8 @@ impl Builder {
         builder
     }
 
-    /// A model of Qwen2's mixtures: 3 experts of width 2, of which a token uses 2, and a shared one of width 8.
+    /// A model of Qwen2's mixtures: 3 experts of width 2, of which a token uses 2, and a shared one
+    /// of width 8.
     pub(crate) fn mixture() -> Self {
         let mut builder = Self::model("qwen2moe");
         builder.tensors.retain(|tensor| !tensor.name.starts_with(b"blk.0.ffn_g"));

@@ -1,4 +1,5 @@
-//! Written files have the configuration and the values of the checkpoint that they were written from.
+//! Written files have the configuration and the values of the checkpoint that they were written
+//! from.
 
 use forerun_formats::checkpoint::gguf::{GgufValue, write_gguf};
 use forerun_formats::checkpoint::random::{
@@ -24,7 +25,8 @@ fn write_and_read(
     (original, Checkpoint::open(&file).unwrap())
 }
 
-/// The families of which GGUF files are written, with what llama.cpp computes: no windows, and a Qwen3 without biases and divisors.
+/// The families of which GGUF files are written, with what llama.cpp computes: no windows, and a
+/// Qwen3 without biases and divisors.
 fn families() -> Vec<Config> {
     let mut families = example_families();
     let written = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3];

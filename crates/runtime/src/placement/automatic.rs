@@ -5,9 +5,10 @@ use super::{DeviceGroup, DeviceGroups, Placement};
 impl Placement {
     /// Creates the default placement.
     ///
-    /// If `drafter_cores` is a number and there are at least two cores, the drafter gets so many of the first cores, and
-    /// the target the others, at least one each. Otherwise both get all cores. The target's cores are divided between
-    /// at most `replicas` replicas. With several replicas and no `drafter_cores`, there is no drafter group.
+    /// If `drafter_cores` is a number and there are at least two cores, the drafter gets so many of
+    /// the first cores, and the target the others, at least one each. Otherwise both get all cores.
+    /// The target's cores are divided between at most `replicas` replicas. With several replicas
+    /// and no `drafter_cores`, there is no drafter group.
     #[must_use]
     pub fn automatic(available: &[usize], drafter_cores: Option<usize>, replicas: usize) -> Self {
         let group = DeviceGroups::single;
@@ -33,9 +34,9 @@ impl Placement {
         Self { drafters: Vec::new(), targets: vec![DeviceGroups::single(cores)] }
     }
 
-    /// Returns the placement with a group for each of `count` drafters. An added group takes a core from
-    /// the largest target group, if that has more than one; otherwise it repeats the first drafter's
-    /// group.
+    /// Returns the placement with a group for each of `count` drafters. An added group takes a core
+    /// from the largest target group, if that has more than one; otherwise it repeats the first
+    /// drafter's group.
     #[must_use]
     pub fn with_drafters(mut self, count: usize) -> Self {
         while let Some(first) = self.drafters.first().filter(|_| self.drafters.len() < count) {
@@ -50,7 +51,8 @@ impl Placement {
         self
     }
 
-    /// Returns the placement with a group for each of `count` drafters, which all use the first one's.
+    /// Returns the placement with a group for each of `count` drafters, which all use the first
+    /// one's.
     #[must_use]
     pub fn with_drafters_in_turn(mut self, count: usize) -> Self {
         if let Some(first) = self.drafters.first().cloned() {

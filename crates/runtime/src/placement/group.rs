@@ -15,10 +15,11 @@ pub enum DeviceGroup {
         /// The ranks that compute together with the leader (tensor parallelism), if any.
         followers: Vec<usize>,
     },
-    /// The cores of processes of an MPI job, each with consecutive layers of a model (pipeline stages): at least two
-    /// ranks, in the order of the layers. The last one leads.
+    /// The cores of processes of an MPI job, each with consecutive layers of a model (pipeline
+    /// stages): at least two ranks, in the order of the layers. The last one leads.
     RankStages(Vec<usize>),
-    /// A GPU, by its number. GPUs are numbered from 0: those with their own memory first, software drivers last.
+    /// A GPU, by its number. GPUs are numbered from 0: those with their own memory first, software
+    /// drivers last.
     Gpu(usize),
     /// A GPU with the first layers of a target, and cores with everything else.
     GpuAndCores {
@@ -31,9 +32,9 @@ pub enum DeviceGroup {
     },
 }
 
-/// The device groups of one model: one group, or several groups that the model uses one after another.
-/// With several groups, a target is split into pipeline stages, and a drafter alternates between the
-/// target's first and last group.
+/// The device groups of one model: one group, or several groups that the model uses one after
+/// another. With several groups, a target is split into pipeline stages, and a drafter alternates
+/// between the target's first and last group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceGroups(pub(super) Vec<DeviceGroup>);
 
@@ -56,7 +57,8 @@ impl DeviceGroup {
         Self::Gpu(gpu)
     }
 
-    /// Returns the number of the GPU that computes all layers of a model, or the first ones; `None` for cores.
+    /// Returns the number of the GPU that computes all layers of a model, or the first ones; `None`
+    /// for cores.
     #[must_use]
     pub fn gpu(&self) -> Option<usize> {
         match self {
@@ -71,7 +73,8 @@ impl DeviceGroup {
         matches!(self, Self::GpuAndCores { .. })
     }
 
-    /// Returns the rank whose cores these are, or that leads the group's ranks; `None` on this machine.
+    /// Returns the rank whose cores these are, or that leads the group's ranks; `None` on this
+    /// machine.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         match self {
@@ -95,7 +98,8 @@ impl DeviceGroup {
         }
     }
 
-    /// Returns whether several ranks compute a model together: each layer (tensor parallelism), or some layers each.
+    /// Returns whether several ranks compute a model together: each layer (tensor parallelism), or
+    /// some layers each.
     #[must_use]
     pub fn has_several_ranks(&self) -> bool {
         self.has_rank_stages()
@@ -108,8 +112,8 @@ impl DeviceGroup {
         matches!(self, Self::RankStages(_))
     }
 
-    /// Returns the cores, in the order of the team's members. There are none for a GPU, and for ranks, because
-    /// only their processes know them.
+    /// Returns the cores, in the order of the team's members. There are none for a GPU, and for
+    /// ranks, because only their processes know them.
     #[must_use]
     pub fn cores(&self) -> &[usize] {
         match self {
@@ -118,8 +122,8 @@ impl DeviceGroup {
         }
     }
 
-    /// Returns whether both groups are the same device, regardless of the order of their cores. Groups with the same
-    /// cores are, also if a GPU has some layers of one's model.
+    /// Returns whether both groups are the same device, regardless of the order of their cores.
+    /// Groups with the same cores are, also if a GPU has some layers of one's model.
     #[must_use]
     pub fn is_same_device(&self, other: &Self) -> bool {
         match [self.cores(), other.cores()] {
@@ -166,7 +170,8 @@ impl DeviceGroups {
         }
     }
 
-    /// Sets the number of layers on the GPU, in a group of a GPU and cores. Returns whether there is one.
+    /// Sets the number of layers on the GPU, in a group of a GPU and cores. Returns whether there
+    /// is one.
     pub(super) fn set_gpu_layers(&mut self, count: usize) -> bool {
         match &mut self.0[..] {
             [DeviceGroup::GpuAndCores { layers, .. }] => {

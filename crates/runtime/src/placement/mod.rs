@@ -1,4 +1,5 @@
-//! Placements: the assignment of drafters and target replicas to groups of cores, to GPUs, or to ranks.
+//! Placements: the assignment of drafters and target replicas to groups of cores, to GPUs, or to
+//! ranks.
 
 mod automatic;
 mod error;
@@ -20,7 +21,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Returns the ranks that have a model, in ascending order. There are none if the placement names cores.
+    /// Returns the ranks that have a model, in ascending order. There are none if the placement
+    /// names cores.
     #[must_use]
     pub fn ranks(&self) -> Vec<usize> {
         let mut ranks: Vec<usize> = self.all_groups().flat_map(DeviceGroup::ranks).collect();
@@ -72,7 +74,8 @@ impl Placement {
         self.drafters.get(index)
     }
 
-    /// Returns the GPU of a role, or that of its first layers; `None` if it is on cores or on a rank.
+    /// Returns the GPU of a role, or that of its first layers; `None` if it is on cores or on a
+    /// rank.
     #[must_use]
     pub fn gpu_of(&self, role: Role) -> Option<usize> {
         let groups = self.roles().find(|(own, _)| *own == role)?.1;
@@ -85,8 +88,9 @@ impl Placement {
         self.target(index).is_some_and(|groups| groups.0.iter().any(DeviceGroup::is_split))
     }
 
-    /// Returns the placement with this number of the targets' first layers on a GPU. Targets on cores alone get GPU 0.
-    /// `None` if a target cannot be split, because all of it is on a GPU or ranks, or on several groups.
+    /// Returns the placement with this number of the targets' first layers on a GPU. Targets on
+    /// cores alone get GPU 0. `None` if a target cannot be split, because all of it is on a GPU or
+    /// ranks, or on several groups.
     #[must_use]
     pub fn with_gpu_layers(mut self, layers: usize) -> Option<Self> {
         for groups in self.targets.iter_mut().filter(|groups| !groups.has_several()) {

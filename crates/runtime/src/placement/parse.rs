@@ -123,20 +123,22 @@ impl Placement {
     /// Parses a placement, such as `drafter=cpu:0,target=cpu:1-3` or
     /// `drafter=cpu:0-3,target=cpu:0-3,shared`.
     ///
-    /// `target=cpu:0/cpu:1` splits the target's layers between two groups. To use the target's first and
-    /// last group for the drafter, too, write `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
+    /// `target=cpu:0/cpu:1` splits the target's layers between two groups. To use the target's
+    /// first and last group for the drafter, too, write
+    /// `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
     ///
-    /// `drafter=cpu:0-3,target=gpu:0` places the target on a GPU. `target=gpu:0/cpu:0-3` places as many of its first
-    /// layers there as fit, and `target=gpu:0:20/cpu:0-3` places 20. The cores have everything else.
+    /// `drafter=cpu:0-3,target=gpu:0` places the target on a GPU. `target=gpu:0/cpu:0-3` places as
+    /// many of its first layers there as fit, and `target=gpu:0:20/cpu:0-3` places 20. The cores
+    /// have everything else.
     ///
-    /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then. The ranks
-    /// of `target=rank:1+rank:2` compute one target together; so do those of a drafter. The ranks of
-    /// `target=rank:1/rank:2` have some of its layers each.
+    /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name
+    /// ranks then. The ranks of `target=rank:1+rank:2` compute one target together; so do those of
+    /// a drafter. The ranks of `target=rank:1/rank:2` have some of its layers each.
     ///
     /// # Errors
-    /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names a
-    /// core twice, if groups overlap that are not declared shared or cannot be shared, or if some groups name
-    /// ranks and others cores.
+    /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names
+    /// a core twice, if groups overlap that are not declared shared or cannot be shared, or if some
+    /// groups name ranks and others cores.
     pub fn parse(text: &str, available: &[usize]) -> Result<Self, PlacementError> {
         let mut placement = Self { drafters: Vec::new(), targets: Vec::new() };
         let mut shared = false;
@@ -162,8 +164,8 @@ impl Placement {
 impl FromStr for Placement {
     type Err = PlacementError;
 
-    /// Parses a placement as [`Placement::parse`] does, without looking at this machine's cores: see
-    /// [`Placement::check_cores`].
+    /// Parses a placement as [`Placement::parse`] does, without looking at this machine's cores:
+    /// see [`Placement::check_cores`].
     fn from_str(text: &str) -> Result<Self, PlacementError> {
         let any: Vec<usize> = (0..MAX_CORES).collect();
         Self::parse(text, &any).map_err(|error| match error {

@@ -4,7 +4,8 @@ use super::group::format_ranges;
 use super::{DeviceGroup, DeviceGroups, Placement, PlacementError};
 
 impl Placement {
-    /// Checks that groups which overlap are declared `shared` and can be, and that all can work together.
+    /// Checks that groups which overlap are declared `shared` and can be, and that all can work
+    /// together.
     pub(super) fn check(&self, shared: bool) -> Result<(), PlacementError> {
         self.check_ranks(shared)?;
         self.check_gpus(shared)?;
@@ -27,8 +28,8 @@ impl Placement {
         Ok(())
     }
 
-    /// Checks that there is one target group (or several, if the method uses `replicas`), and one drafter
-    /// group for each of `drafters`.
+    /// Checks that there is one target group (or several, if the method uses `replicas`), and one
+    /// drafter group for each of `drafters`.
     ///
     /// # Errors
     /// [`PlacementError`] if a role has no group, too many or too few.
@@ -51,7 +52,8 @@ impl Placement {
         Ok(())
     }
 
-    /// Checks that all groups name ranks if one does, and that roles on the same rank are declared shared.
+    /// Checks that all groups name ranks if one does, and that roles on the same rank are declared
+    /// shared.
     fn check_ranks(&self, shared: bool) -> Result<(), PlacementError> {
         let on_ranks = self.all_groups().filter(|group| group.rank().is_some()).count();
         match on_ranks {

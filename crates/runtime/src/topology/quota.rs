@@ -5,8 +5,8 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// The processor time that a cgroup's processes may use together in each period. When it is used up, all
-/// of them stop until the next period.
+/// The processor time that a cgroup's processes may use together in each period. When it is used
+/// up, all of them stop until the next period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuQuota {
     time_us: u64,
@@ -41,8 +41,8 @@ impl CpuQuota {
         (period_us > 0).then_some(Self { time_us, period_us })
     }
 
-    /// Returns the number of threads that can always run without using up the quota: it is rounded down.
-    /// At least 1.
+    /// Returns the number of threads that can always run without using up the quota: it is rounded
+    /// down. At least 1.
     #[must_use]
     pub fn threads(self) -> usize {
         usize::try_from(self.time_us / self.period_us).unwrap_or(usize::MAX).max(1)

@@ -160,7 +160,8 @@ fn of_tokenizer(error: &TokenizerError) -> String {
     }
 }
 
-/// Returns a message for clients, which learn nothing about the server's files. They are in the log.
+/// Returns a message for clients, which learn nothing about the server's files. They are in the
+/// log.
 fn without_paths(message: String) -> String {
     if !message.contains(['/', '\\']) {
         return message;

@@ -66,8 +66,8 @@ pub(crate) fn router(state: Arc<State>) -> Router {
     router.layer(axum::middleware::from_fn(access_log::log_request)).with_state(state)
 }
 
-/// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being loaded, and only the
-/// page is served.
+/// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being
+/// loaded, and only the page is served.
 pub(crate) fn when_loaded(routes: Arc<OnceLock<Router>>) -> Router {
     let before = page::router().fallback(async || {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the model is being loaded")

@@ -16,7 +16,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What to convert to tokens, in the fields of vLLM (`prompt`, `messages`) or of llama-server (`content`).
+/// What to convert to tokens, in the fields of vLLM (`prompt`, `messages`) or of llama-server
+/// (`content`).
 #[derive(Deserialize)]
 struct TokenizeBody {
     prompt: Option<String>,

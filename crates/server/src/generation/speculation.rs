@@ -3,7 +3,8 @@
 use forerun::{Forerun, Method, Request, Tree};
 use serde::Deserialize;
 
-/// How an answer is decoded, instead of as the engine's plan says. It does not change the distribution of the text.
+/// How an answer is decoded, instead of as the engine's plan says. It does not change the
+/// distribution of the text.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Speculation {
     /// The method by its name; `off` is `autoregressive`.

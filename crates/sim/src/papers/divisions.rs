@@ -1,4 +1,5 @@
-//! How to divide equal parts of hardware (hosts, cores, GPUs) between drafter and target, and which method is then the fastest.
+//! How to divide equal parts of hardware (hosts, cores, GPUs) between drafter and target, and which
+//! method is then the fastest.
 
 use super::fastest;
 use crate::{SimError, SimulatedMethod, Simulation};
@@ -24,8 +25,8 @@ pub(super) struct Divisions {
 }
 
 impl Divisions {
-    /// Returns the divisions of `parts` parts that compute passes together. The drafter has one of these numbers of parts.
-    /// They may be the target's, too, if both take turns.
+    /// Returns the divisions of `parts` parts that compute passes together. The drafter has one of
+    /// these numbers of parts. They may be the target's, too, if both take turns.
     pub(super) fn of(parts: usize, drafting: &[usize]) -> Self {
         let drafting = |most: usize| drafting.iter().copied().filter(move |n| *n <= most);
         let one_target = |drafter, target| Division { drafter, target, replicas: 1 };
@@ -47,8 +48,9 @@ impl Divisions {
     }
 }
 
-/// Returns cells with the speeds of plain decoding, of speculative decoding, PEARL and DSI, each at its best draft length and
-/// division, and with the name of the fastest. `simulation` returns the one of a method and division.
+/// Returns cells with the speeds of plain decoding, of speculative decoding, PEARL and DSI, each at
+/// its best draft length and division, and with the name of the fastest. `simulation` returns the
+/// one of a method and division.
 pub(super) fn fastest_cells(
     plain: f64,
     divisions: &Divisions,

@@ -57,8 +57,8 @@ impl DsiPair {
 
     /// Returns the simulation of 50 tokens with this pair.
     ///
-    /// DSI has the number of replicas from equation 1 and one more for the pass at the frontier, but at
-    /// most seven. Other methods have one.
+    /// DSI has the number of replicas from equation 1 and one more for the pass at the frontier,
+    /// but at most seven. Other methods have one.
     #[must_use]
     pub fn simulation(&self, method: SimulatedMethod, lookahead: usize) -> Simulation {
         let Pair { target_ns, draft_ns, .. } = self.in_ns();
@@ -89,8 +89,8 @@ pub struct RealTimeMeasurement {
 }
 
 impl DsiPair {
-    /// Measures answers of 50 tokens for `texts` texts on threads that wait in place of passes, as the
-    /// paper does.
+    /// Measures answers of 50 tokens for `texts` texts on threads that wait in place of passes, as
+    /// the paper does.
     ///
     /// # Errors
     /// If a thread cannot start, or if the decoder fails.
@@ -148,13 +148,14 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
     })
 }
 
-// Section 3.1: a drafter that takes a tenth of the target's time, lookahead 2, five target replicas.
+// Section 3.1: a drafter that takes a tenth of the target's time, lookahead 2, five target
+// replicas.
 const DRAFT_NS: u64 = 10_000_000;
 const TARGET_NS: u64 = 100_000_000;
 const LOOKAHEAD: usize = 2;
 const REPLICAS: usize = 5;
-/// Speedup of a target by tensor parallelism over four or eight A100s: EasySpec (arXiv 2502.02493), table 1,
-/// Llama-3-70B.
+/// Speedup of a target by tensor parallelism over four or eight A100s: EasySpec (arXiv 2502.02493),
+/// table 1, Llama-3-70B.
 const TENSOR_PARALLEL_SPEEDUP: f64 = 13.23 / 8.39;
 /// The largest lookahead that speculative decoding may use.
 const MAX_LOOKAHEAD: usize = 20;
@@ -222,11 +223,11 @@ pub(super) fn against_tensor_parallel(texts: u64) -> Result<PublishedTable, SimE
     })
 }
 
-/// Returns the expected number of rounds that speculative decoding needs for `tokens` tokens, as computed
-/// by the code in the paper's appendix E.
+/// Returns the expected number of rounds that speculative decoding needs for `tokens` tokens, as
+/// computed by the code in the paper's appendix E.
 ///
-/// Each round commits the accepted part of `lookahead` draft tokens and one token of the target. A round
-/// may go beyond the last token.
+/// Each round commits the accepted part of `lookahead` draft tokens and one token of the target. A
+/// round may go beyond the last token.
 #[must_use]
 pub fn expected_rounds(acceptance: f64, lookahead: usize, tokens: usize) -> f64 {
     let mut rounds = vec![0.0; tokens + 1];

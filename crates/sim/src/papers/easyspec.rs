@@ -1,9 +1,9 @@
 //! Tables of the EasySpec paper (arXiv 2502.02493).
 //!
-//! Of the stage times, the paper reports the passes of drafter and target (table 1). The others are fitted
-//! to the first data set of table 2 (MMLU, temperature 0): the verification time of each method, and the
-//! share of attention in the drafter's pass, from EasySpec's drafting time. The other nine data sets of each
-//! pair then follow from their acceptance alone.
+//! Of the stage times, the paper reports the passes of drafter and target (table 1). The others are
+//! fitted to the first data set of table 2 (MMLU, temperature 0): the verification time of each
+//! method, and the share of attention in the drafter's pass, from EasySpec's drafting time. The
+//! other nine data sets of each pair then follow from their acceptance alone.
 
 use super::{
     PublishedTable, Times, acceptance_at, headings, mean_times, simulation, tokens_per_round,
@@ -25,17 +25,18 @@ pub(super) struct Family {
     pub(super) name: &'static str,
     /// Number of layers of the drafter.
     layers: usize,
-    /// Tokens per second of the drafter by tensor-parallel size 1, 2, 4, 8 (table 1); 0 if not published.
+    /// Tokens per second of the drafter by tensor-parallel size 1, 2, 4, 8 (table 1); 0 if not
+    /// published.
     drafter: [f64; 4],
     /// The same for the target.
     target: [f64; 4],
-    /// Seconds for 100 tokens of plain decoding by data set, at temperature 0 and then 0.8; 0 if not
-    /// published.
+    /// Seconds for 100 tokens of plain decoding by data set, at temperature 0 and then 0.8; 0 if
+    /// not published.
     plain: [f64; 10],
     /// The same with tensor parallelism.
     parallel: [f64; 10],
-    /// Seconds of drafting, of verification and in total, and α, for each method and data set. The methods
-    /// are speculative decoding, speculative decoding with trees, and EasySpec.
+    /// Seconds of drafting, of verification and in total, and α, for each method and data set. The
+    /// methods are speculative decoding, speculative decoding with trees, and EasySpec.
     methods: [[[f64; 4]; 10]; 3],
 }
 
@@ -145,7 +146,8 @@ const TREE_WIDTH: usize = 4;
 /// Index of EasySpec in [`Family::methods`].
 const EASYSPEC: usize = 2;
 
-/// Returns the number of rounds for 100 tokens. α is the number of accepted tokens divided by the depth.
+/// Returns the number of rounds for 100 tokens. α is the number of accepted tokens divided by the
+/// depth.
 fn rounds(alpha: f64) -> f64 {
     100.0 / (alpha * DEPTH as f64 + 1.0)
 }
@@ -155,27 +157,30 @@ fn ns(seconds: f64) -> u64 {
 }
 
 impl Family {
-    /// Returns the acceptance rate of a method on a data set, the same at every position, at which α · depth tokens are
-    /// accepted.
+    /// Returns the acceptance rate of a method on a data set, the same at every position, at which
+    /// α · depth tokens are accepted.
     fn acceptance(&self, data: usize, method: usize) -> f64 {
         let per_round = self.methods[method][data][3] * DEPTH as f64 + 1.0;
         acceptance_at(per_round, |rate| tokens_per_round(rate, DEPTH))
     }
 
-    /// Returns the acceptance rate of the ordinary drafter's chains, and that of the layer-parallel drafter's. Of the second
-    /// one, only trees are published: its chains are taken to lose as much as its trees.
+    /// Returns the acceptance rate of the ordinary drafter's chains, and that of the layer-parallel
+    /// drafter's. Of the second one, only trees are published: its chains are taken to lose as much
+    /// as its trees.
     pub(super) fn chain_acceptances(&self, data: usize) -> [f64; 2] {
         let [chain, tree, layer_parallel_tree] =
             [SPECULATIVE, TREE, EASYSPEC].map(|method| self.acceptance(data, method));
         [chain, chain * layer_parallel_tree / tree]
     }
 
-    /// Returns the costs of the ordinary drafter on one device and of the layer-parallel drafter on four.
+    /// Returns the costs of the ordinary drafter on one device and of the layer-parallel drafter on
+    /// four.
     pub(super) fn draft_costs(&self) -> [Cost; 2] {
         [SPECULATIVE, EASYSPEC].map(|method| self.draft_cost(method))
     }
 
-    /// Returns the cost of another drafter whose passes take `pass_ns` nanoseconds, computed as this family's on four devices.
+    /// Returns the cost of another drafter whose passes take `pass_ns` nanoseconds, computed as
+    /// this family's on four devices.
     pub(super) fn layer_parallel(&self, pass_ns: u64) -> Cost {
         let [exact, mut cost] = self.draft_costs();
         let share = pass_ns as f64 / exact.pass_ns(1, 1) as f64;
@@ -186,7 +191,8 @@ impl Family {
         cost
     }
 
-    /// Returns the mean factor by which layer parallelism lowers the acceptance rate at temperature 0.
+    /// Returns the mean factor by which layer parallelism lowers the acceptance rate at temperature
+    /// 0.
     pub(super) fn acceptance_factor(&self) -> f64 {
         let factor = |data| {
             let [chain, layer_parallel] = self.chain_acceptances(data);
@@ -195,8 +201,8 @@ impl Family {
         (0..DATA.len()).map(factor).sum::<f64>() / DATA.len() as f64
     }
 
-    /// Returns the cost of the target on two devices, on four, or on eight. A chain and a tree of EasySpec's take longer than
-    /// one row as on eight.
+    /// Returns the cost of the target on two devices, on four, or on eight. A chain and a tree of
+    /// EasySpec's take longer than one row as on eight.
     pub(super) fn target_cost(&self, devices: usize) -> Cost {
         let speed = self.target[devices.ilog2() as usize];
         let times = |method| self.verification(method) * self.target[3];
@@ -206,8 +212,8 @@ impl Family {
         Cost { forward: ForwardCost::Rows { points }, layers: 80, ..Cost::constant(0) }
     }
 
-    /// Returns the cost of verifying EasySpec's trees on eight devices, up to `depth` tokens deep. A tree is simulated as a
-    /// chain, whose rows cost as much as those of the tree.
+    /// Returns the cost of verifying EasySpec's trees on eight devices, up to `depth` tokens deep.
+    /// A tree is simulated as a chain, whose rows cost as much as those of the tree.
     pub(super) fn tree_cost(&self, depth: usize) -> Cost {
         let cost = self.target_cost(8);
         let of_depth = |depth: usize| (depth + 1, cost.forward.ns(TREE_WIDTH * depth + 1));
@@ -220,7 +226,8 @@ impl Family {
         self.acceptance(data, EASYSPEC)
     }
 
-    /// Returns the published speed of EasySpec on a data set at temperature 0 over the target on eight devices.
+    /// Returns the published speed of EasySpec on a data set at temperature 0 over the target on
+    /// eight devices.
     pub(super) fn published(&self, data: usize) -> f64 {
         self.parallel[data] / self.methods[EASYSPEC][data][2]
     }
@@ -237,8 +244,8 @@ impl Family {
         if method != EASYSPEC {
             return Cost::constant(ns(pass));
         }
-        // A round has one exact pass, followed by layer-parallel ones, in which the attention of a whole
-        // group takes the time of one layer.
+        // A round has one exact pass, followed by layer-parallel ones, in which the attention of a
+        // whole group takes the time of one layer.
         let [drafting, _, _, alpha] = self.methods[method][0];
         let parallel_pass = (drafting / rounds(alpha) - pass) / (DEPTH - 1) as f64;
         let groups: Vec<usize> = LayerGroups::parallel(self.layers, LAYER_PARALLEL)
@@ -361,7 +368,8 @@ pub(super) fn tensor_parallel(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
     for family in &FAMILIES {
         let [.., total, alpha] = family.methods[SPECULATIVE][0];
-        // The ratio of a verification to a pass over one row, which is taken to be the same at every size.
+        // The ratio of a verification to a pass over one row, which is taken to be the same at
+        // every size.
         let ratio = family.verification(SPECULATIVE) * family.target[3];
         for (size, speed) in SIZES.into_iter().zip(family.target) {
             let mut row = vec![family.name.to_owned(), size.to_string(), format!("{speed:.2}")];

@@ -17,7 +17,8 @@ const MESSAGE_NS: u64 = 75_000;
 struct Model {
     bytes: f64,
     layers: usize,
-    /// The numbers that the ranks gather in a layer, for one row: attention, its output, the MLP's inside, and its output.
+    /// The numbers that the ranks gather in a layer, for one row: attention, its output, the MLP's
+    /// inside, and its output.
     gathered: [usize; 4],
     hidden: usize,
 }

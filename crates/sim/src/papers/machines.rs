@@ -1,11 +1,12 @@
-//! PEARL and DSI on machines with more cores and GPUs than were measured, from measured costs of passes.
+//! PEARL and DSI on machines with more cores and GPUs than were measured, from measured costs of
+//! passes.
 
 use super::divisions::{Division, Divisions, fastest_cells};
 use super::{PublishedTable, headings};
 use crate::{AcceptanceModel, Cost, ForwardCost, SimError, SimulatedMethod, Simulation};
 
-/// What plain decoding read in gigabytes per second on so many cores of a Xeon with 16: 480 MB a token
-/// (docs/experiments/cores-and-threads.md, "Sixteen cores").
+/// What plain decoding read in gigabytes per second on so many cores of a Xeon with 16: 480 MB a
+/// token (docs/experiments/cores-and-threads.md, "Sixteen cores").
 const READ: [(usize, f64); 5] = [(1, 15.4), (2, 29.8), (4, 53.8), (8, 79.2), (16, 111.4)];
 const MEASURED_CORES: usize = 16;
 /// The time of a pass over so many rows, relative to one, on these cores.
@@ -24,7 +25,8 @@ const DRAFTER_ON_GPU_MS: f64 = 1.7;
 const GPU_MESSAGE_NS: u64 = 70_000;
 const CORE_MESSAGE_NS: u64 = 5_000;
 
-/// What `cores` cores read in gigabytes per second if the others rest. Further cores than were measured bring their own memory.
+/// What `cores` cores read in gigabytes per second if the others rest. Further cores than were
+/// measured bring their own memory.
 fn read_by(cores: usize) -> f64 {
     if cores > MEASURED_CORES {
         let machines = cores as f64 / MEASURED_CORES as f64;
@@ -53,7 +55,8 @@ fn pass_on_cores(gigabytes: f64, read: f64) -> Cost {
     pass(gigabytes / read * 1e3, &ROWS_ON_CORES, CORE_MESSAGE_NS)
 }
 
-/// Of groups that work at the same time, all read slower if together they would read more than the machine can.
+/// Of groups that work at the same time, all read slower if together they would read more than the
+/// machine can.
 fn simulation_on_cores(
     method: SimulatedMethod,
     cores: usize,

@@ -1,4 +1,5 @@
-//! Drafters of one pass (ParallelSpec, arXiv 2410.05589, table 1), and PEARL with drafters that read features.
+//! Drafters of one pass (ParallelSpec, arXiv 2410.05589, table 1), and PEARL with drafters that
+//! read features.
 
 use super::{
     PublishedTable, acceptance_at, fastest, headings, mean_ns, simulation, tokens_per_round,
@@ -24,7 +25,8 @@ impl Speed {
         self.tokens / self.speedup
     }
 
-    /// Returns the acceptance rate at which chains of [`POSITIONS`] tokens commit as many tokens as the paper's trees.
+    /// Returns the acceptance rate at which chains of [`POSITIONS`] tokens commit as many tokens as
+    /// the paper's trees.
     pub(super) fn acceptance(self) -> f64 {
         acceptance_at(self.tokens, |rate| tokens_per_round(rate, POSITIONS))
     }
@@ -78,8 +80,8 @@ pub(super) const SPEC_BENCH: [SpecBenchTarget; 4] = [
 pub(super) const TARGET_NS: f64 = 30e6;
 
 impl SpecBenchTarget {
-    /// Returns the time of a pass of the drafter, in passes of the target. EAGLE's rounds have as many of them as positions,
-    /// ParallelSpec's have one, and the rest of a round is the same.
+    /// Returns the time of a pass of the drafter, in passes of the target. EAGLE's rounds have as
+    /// many of them as positions, ParallelSpec's have one, and the rest of a round is the same.
     pub(super) fn draft_pass(&self) -> f64 {
         (self.eagle.round() - self.on_features.round()) / (POSITIONS - 1) as f64
     }
@@ -89,7 +91,8 @@ impl SpecBenchTarget {
         Cost::one_pass((self.draft_pass() * target_ns) as u64)
     }
 
-    /// Returns the cost of the target. A verification takes what ParallelSpec's round takes without its pass.
+    /// Returns the cost of the target. A verification takes what ParallelSpec's round takes without
+    /// its pass.
     pub(super) fn target(&self, of: Speed, target_ns: f64) -> Cost {
         let verification = of.round() - self.draft_pass();
         let points = [(1, 1.0), (2, verification), (3, verification)];
@@ -193,7 +196,8 @@ fn of_blocks() -> impl Iterator<Item = FeatureDrafter> {
     })
 }
 
-/// PEARL with drafters that read features, compared with the same drafters under speculative decoding.
+/// PEARL with drafters that read features, compared with the same drafters under speculative
+/// decoding.
 pub(super) fn pearl_features(texts: u64) -> Result<PublishedTable, SimError> {
     let drafters = of_table_1().into_iter().chain(of_blocks());
     let rows = drafters.map(|drafter| drafter.row(texts)).collect::<Result<_, _>>()?;

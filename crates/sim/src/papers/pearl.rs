@@ -10,7 +10,8 @@ struct PearlPair {
     draft_speed: f64,
     /// Tokens per second of the target alone (table 10).
     target_speed: f64,
-    /// Tokens per target pass of speculative decoding (table 7). The acceptance rate follows from it.
+    /// Tokens per target pass of speculative decoding (table 7). The acceptance rate follows from
+    /// it.
     mean_accepted: f64,
     /// The best γ of speculative decoding (table 14).
     best_length: usize,
@@ -18,7 +19,8 @@ struct PearlPair {
     run_length: f64,
     /// Speedups of speculative decoding and of PEARL over autoregressive decoding (table 1).
     published: [f64; 2],
-    /// Speedups of PEARL without pre-verify, without post-verify and with both (table 4), if published.
+    /// Speedups of PEARL without pre-verify, without post-verify and with both (table 4), if
+    /// published.
     ablations: Option<[f64; 3]>,
     /// γ and tokens per second of PEARL (table 5); empty if not published.
     by_length: &'static [(usize, f64)],
@@ -83,8 +85,8 @@ impl PearlPair {
         self.draft_speed / self.target_speed
     }
 
-    /// Returns the acceptance rate at which drafts of the best γ give the published tokens per pass, by
-    /// Leviathan 2023, equation 1.
+    /// Returns the acceptance rate at which drafts of the best γ give the published tokens per
+    /// pass, by Leviathan 2023, equation 1.
     fn acceptance(&self) -> f64 {
         acceptance_at(self.mean_accepted, |rate| tokens_per_round(rate, self.best_length))
     }
@@ -132,7 +134,8 @@ pub(super) fn pairs() -> impl Iterator<Item = (Pair, f64)> {
     })
 }
 
-/// Returns the same with the acceptance rate that follows from PEARL's published run length (table 7), which is higher.
+/// Returns the same with the acceptance rate that follows from PEARL's published run length (table
+/// 7), which is higher.
 pub(super) fn pairs_at_run_length() -> impl Iterator<Item = (Pair, f64)> {
     PEARL_PAIRS.iter().zip(pairs()).map(|(published, (pair, speedup))| {
         (Pair { acceptance: published.acceptance_at_run_length(), ..pair }, speedup)

@@ -1,5 +1,5 @@
-//! Tables of the PEARL paper (arXiv 2408.11850) on other tasks, and with drafter and target on the same
-//! devices.
+//! Tables of the PEARL paper (arXiv 2408.11850) on other tasks, and with drafter and target on the
+//! same devices.
 
 use super::{PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
 use crate::{
@@ -55,9 +55,9 @@ impl LlamaPair {
 
     /// Returns the tokens per second of PEARL for an endless answer.
     ///
-    /// There are two kinds of rounds. A pre-verify round commits one token; a post-verify round follows if
-    /// that token was drafted. A post-verify round commits `1 + α + … + α^(γ−1)` tokens on average; another
-    /// one follows if all were right.
+    /// There are two kinds of rounds. A pre-verify round commits one token; a post-verify round
+    /// follows if that token was drafted. A post-verify round commits `1 + α + … + α^(γ−1)` tokens
+    /// on average; another one follows if all were right.
     fn pearl_speed(self, acceptance: f64, gamma: usize) -> f64 {
         let all = acceptance.powi(gamma as i32);
         let post = acceptance / (acceptance + 1.0 - all);
@@ -66,7 +66,8 @@ impl LlamaPair {
     }
 }
 
-/// Tasks of table 6, with the published speedup of speculative decoding over plain decoding (tables 1, 2 and
+/// Tasks of table 6, with the published speedup of speculative decoding over plain decoding (tables
+/// 1, 2 and
 /// 3) and the published tokens per second of PEARL by γ.
 const TASKS: [(&str, f64, [f64; 5]); 3] = [
     ("HumanEval", 2.35, [20.39, 24.58, 30.34, 28.02, 28.09]),
@@ -101,12 +102,12 @@ pub(super) fn by_length(texts: u64) -> Result<PublishedTable, SimError> {
     })
 }
 
-/// The devices of a 70B target (appendix C.3), and the time of sending the drafter's cache at 1024 tokens
-/// (table 16).
+/// The devices of a 70B target (appendix C.3), and the time of sending the drafter's cache at 1024
+/// tokens (table 16).
 const SHARED_DEVICES: SharedDevices = SharedDevices { devices: 3, transport_ns: 1_600_000 };
 
-/// Returns the acceptance rate that PEARL's published speed on separate devices implies, and the simulated
-/// tokens per second on separate and on shared devices.
+/// Returns the acceptance rate that PEARL's published speed on separate devices implies, and the
+/// simulated tokens per second on separate and on shared devices.
 fn separate_and_shared(
     llamas: LlamaPair,
     published: f64,
@@ -219,8 +220,8 @@ pub(super) fn shared(texts: u64) -> Result<PublishedTable, SimError> {
     Ok(shared_table(title, "benchmark", rows))
 }
 
-/// Languages, with PEARL's speedup over plain decoding (table 2) and the published share of the speed that
-/// each pair retains on shared devices (table 18).
+/// Languages, with PEARL's speedup over plain decoding (table 2) and the published share of the
+/// speed that each pair retains on shared devices (table 18).
 const LANGUAGES: [(&str, f64, f64, f64); 11] = [
     ("English", 3.82, 0.96, 0.98),
     ("Bengali", 3.94, 0.95, 0.94),
@@ -296,8 +297,9 @@ const LONGEST_LENGTH: usize = 16;
 /// Number of rounds of the first prompt that are listed one by one.
 const SHOWN_ROUNDS: usize = 24;
 
-/// Returns the best draft length of each round of speculative decoding, from the record of a prompt. It is
-/// the number of right tokens before the next wrong one, after which the next round begins.
+/// Returns the best draft length of each round of speculative decoding, from the record of a
+/// prompt. It is the number of right tokens before the next wrong one, after which the next round
+/// begins.
 fn best_draft_lengths(record: &str) -> impl Iterator<Item = usize> + '_ {
     let whole_rounds = record.rfind('0').map(|end| record[..end].split('0'));
     whole_rounds.into_iter().flatten().map(str::len)

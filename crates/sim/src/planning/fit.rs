@@ -1,7 +1,8 @@
 //! Costs of passes in a method's own rhythm, from traces of real answers.
 //!
-//! A pass that is timed alone finds warm caches and a free memory bus. Here, all times come from whole answers: those of
-//! passes with their sampling, and those between jobs, which are verification, commits, text and messages.
+//! A pass that is timed alone finds warm caches and a free memory bus. Here, all times come from
+//! whole answers: those of passes with their sampling, and those between jobs, which are
+//! verification, commits, text and messages.
 
 use super::predict::Answers;
 use super::{DrafterRecord, MethodTiming, PlannedDraft};
@@ -36,19 +37,21 @@ impl MeasuredAnswer {
     }
 }
 
-/// Returns the time of an output token after the first one (TPOT, as benchmarks define it): the time from the first token
-/// to the last one, divided by the number of tokens without the first. Tokens that come together with the first one
-/// count. The speeds of plans, simulated and measured, are its inverse.
+/// Returns the time of an output token after the first one (TPOT, as benchmarks define it): the
+/// time from the first token to the last one, divided by the number of tokens without the first.
+/// Tokens that come together with the first one count. The speeds of plans, simulated and measured,
+/// are its inverse.
 #[must_use]
 pub fn ns_per_token(tokens: usize, decode_ns: u64) -> f64 {
     decode_ns as f64 / tokens.saturating_sub(1).max(1) as f64
 }
 
-/// Computes the timing of a method from its answers. `timing` has everything but the times; its passes say which
-/// models these are.
+/// Computes the timing of a method from its answers. `timing` has everything but the times; its
+/// passes say which models these are.
 ///
-/// Of several answers to a prompt with the same drafts, only the fastest quarter counts, because other
-/// programs only make times longer. If these have no passes of a kind, all answers count. Of these answers, all times count, as means: so they add up to the answers' times.
+/// Of several answers to a prompt with the same drafts, only the fastest quarter counts, because
+/// other programs only make times longer. If these have no passes of a kind, all answers count. Of
+/// these answers, all times count, as means: so they add up to the answers' times.
 ///
 /// # Errors
 /// If the answers have no passes, or if they cannot be simulated.
@@ -69,7 +72,8 @@ pub fn fit(
             positions: drafter.and_then(|drafter| drafter.positions),
             ..Samples::default()
         };
-        // While drafting pauses, cores of the drafter may help the target. So passes take longer while the drafter drafts.
+        // While drafting pauses, cores of the drafter may help the target. So passes take longer
+        // while the drafter drafts.
         let has_fixed = answers.iter().any(|answer| !answer.draft.is_auto());
         let counts =
             |answer: &&&MeasuredAnswer| !(is_parallel && has_fixed && answer.draft.is_auto());
@@ -166,14 +170,15 @@ fn scales(
 struct Samples {
     /// Whether drafter and target work at the same time.
     is_parallel: bool,
-    /// Whether the drafter reads the target's features: its first draft that is not empty reads the prompt.
+    /// Whether the drafter reads the target's features: its first draft that is not empty reads the
+    /// prompt.
     reads_features: bool,
     /// Whether the drafter drafts all positions in one forward pass.
     one_forward: bool,
     /// The largest number of positions that it drafts, if limited.
     positions: Option<usize>,
-    /// The times between the end of a job and the start of the next one: of all, or of the same device if they
-    /// work at the same time.
+    /// The times between the end of a job and the start of the next one: of all, or of the same
+    /// device if they work at the same time.
     gaps_ns: Vec<f64>,
     first_score_ns: Vec<f64>,
     first_draft_ns: Vec<f64>,
@@ -183,7 +188,8 @@ struct Samples {
     draft_ns: BTreeMap<usize, Vec<f64>>,
     /// Further passes of drafts.
     next_draft_ns: Vec<f64>,
-    /// Drafts without several recorded passes: the rows of the first pass, the tokens after the first, and the time.
+    /// Drafts without several recorded passes: the rows of the first pass, the tokens after the
+    /// first, and the time.
     whole_drafts: Vec<(usize, f64, f64)>,
     /// The later passes of trees: the rows of each, and their time together.
     levels: Vec<(Vec<usize>, f64)>,
@@ -280,7 +286,8 @@ impl Samples {
         }
     }
 
-    /// Divides the times of later passes of trees by their number, without what their further rows cost.
+    /// Divides the times of later passes of trees by their number, without what their further rows
+    /// cost.
     fn split_levels(&mut self, cost: &Cost) {
         for (rows, ns) in std::mem::take(&mut self.levels) {
             let one_ns = cost.forward.ns(1);
@@ -290,7 +297,8 @@ impl Samples {
         }
     }
 
-    /// Splits the times of drafts without recorded passes into those of first and of further passes.
+    /// Splits the times of drafts without recorded passes into those of first and of further
+    /// passes.
     fn split_whole_drafts(&mut self) {
         let drafts = std::mem::take(&mut self.whole_drafts);
         let known = mean(&self.next_draft_ns);
@@ -323,8 +331,9 @@ fn slope(points: &[(f64, f64)]) -> f64 {
     if square > 0.0 { product / square } else { 0.0 }
 }
 
-/// Returns the mean of the fastest quarter of times, at least of one; `None` if there are none. Other programs only make
-/// times longer, so this depends on them less than the mean of all. Measured answers and checks count in the same way.
+/// Returns the mean of the fastest quarter of times, at least of one; `None` if there are none.
+/// Other programs only make times longer, so this depends on them less than the mean of all.
+/// Measured answers and checks count in the same way.
 #[must_use]
 pub fn fastest_mean(times: &mut [f64]) -> Option<f64> {
     let limit = lower_quartile(times)?;
@@ -348,8 +357,8 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Returns the means in milliseconds by rows. More rows never take less time: where they seem to, neighbours share their
-/// mean (isotonic regression by pooling adjacent violators).
+/// Returns the means in milliseconds by rows. More rows never take less time: where they seem to,
+/// neighbours share their mean (isotonic regression by pooling adjacent violators).
 fn rising_means(samples: &BTreeMap<usize, Vec<f64>>) -> Option<Vec<(usize, f64)>> {
     // The rows, the sum of their times, and the number of times.
     let mut pools: Vec<(Vec<usize>, f64, f64)> = Vec::new();

@@ -36,9 +36,9 @@ pub struct Prediction {
     pub reason: Reason,
 }
 
-/// Predicts every method, drafter and placement of a profile with every one of these drafts that it can have. The
-/// fastest comes first. Sizes that are chosen while decoding are predicted of speculative decoding, and of other methods whose
-/// answers with such sizes were measured.
+/// Predicts every method, drafter and placement of a profile with every one of these drafts that it
+/// can have. The fastest comes first. Sizes that are chosen while decoding are predicted of
+/// speculative decoding, and of other methods whose answers with such sizes were measured.
 ///
 /// # Errors
 /// If a simulation fails.

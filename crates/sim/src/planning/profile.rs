@@ -39,13 +39,15 @@ pub struct HardwareProfile {
     /// The type of the weights, as the option `--dtype` names it. None: each checkpoint's own.
     #[serde(default)]
     pub dtype: Option<String>,
-    /// The type of cached keys and values, as the option `--kv-type` names it. None: each model's default.
+    /// The type of cached keys and values, as the option `--kv-type` names it. None: each model's
+    /// default.
     #[serde(default)]
     pub kv_type: Option<String>,
     /// The number of threads of automatic placements, as the option `--threads`. None: the default.
     #[serde(default)]
     pub threads: Option<usize>,
-    /// Whether threads stayed on their cores in automatic placements too, as with the option `--pin`.
+    /// Whether threads stayed on their cores in automatic placements too, as with the option
+    /// `--pin`.
     #[serde(default)]
     pub pin: bool,
     /// The number of tokens of each answer.
@@ -70,17 +72,19 @@ pub struct DrafterRecord {
     /// The probability that a draft token is the target's, independently of all others.
     #[serde(default)]
     pub acceptance: Option<f64>,
-    /// A line for each prompt, a character for each generated token: `1` if the drafter, given the target's own text so far,
-    /// proposes it, else `0`.
+    /// A line for each prompt, a character for each generated token: `1` if the drafter, given the
+    /// target's own text so far, proposes it, else `0`.
     #[serde(default)]
     pub agreement: Vec<String>,
-    /// For each prompt and generated token, the draft that begins there: its length and its accepted tokens.
-    /// For drafters that may propose nothing, and for those whose later tokens are worse than their first one.
+    /// For each prompt and generated token, the draft that begins there: its length and its
+    /// accepted tokens. For drafters that may propose nothing, and for those whose later tokens are
+    /// worse than their first one.
     #[serde(default)]
     pub drafts: Vec<Vec<(usize, usize)>>,
-    /// For each prompt and generated token, the ranks of the target's own tokens in a tree that begins there: by depth, the
-    /// place of the token among the drafter's candidates after the target's tokens so far, 0 for the best. They
-    /// end where the token is not among the first ten candidates. Empty if no trees are planned.
+    /// For each prompt and generated token, the ranks of the target's own tokens in a tree that
+    /// begins there: by depth, the place of the token among the drafter's candidates after the
+    /// target's tokens so far, 0 for the best. They end where the token is not among the first ten
+    /// candidates. Empty if no trees are planned.
     #[serde(default)]
     pub ranks: Vec<Vec<Vec<usize>>>,
     /// The largest number of positions that it drafts, if limited.
@@ -115,11 +119,11 @@ pub struct MethodTiming {
     /// The number of target replicas.
     #[serde(default = "one")]
     pub replicas: usize,
-    /// The time from the end of a job to the next one's start, halved, in milliseconds. It includes verification,
-    /// commits, text and messages.
+    /// The time from the end of a job to the next one's start, halved, in milliseconds. It includes
+    /// verification, commits, text and messages.
     pub link_ms: f64,
-    /// The measured time of answers divided by the simulated one, by draft length in ascending order; of trees, by their
-    /// number of nodes. Sizes between them are interpolated. Empty: 1.
+    /// The measured time of answers divided by the simulated one, by draft length in ascending
+    /// order; of trees, by their number of nodes. Sizes between them are interpolated. Empty: 1.
     #[serde(default)]
     pub scale: Vec<(usize, f64)>,
     /// The same if the size is chosen while decoding. None: that of the smallest drafts.
@@ -168,7 +172,8 @@ impl DrafterRecord {
         self.agreement.iter().map(line).collect()
     }
 
-    /// Returns these drafts without chains that are as long as another one, because it drafts no more positions.
+    /// Returns these drafts without chains that are as long as another one, because it drafts no
+    /// more positions.
     #[must_use]
     pub fn distinct(&self, drafts: &[PlannedDraft]) -> Vec<PlannedDraft> {
         let Some(positions) = self.positions else { return drafts.to_vec() };
@@ -276,8 +281,8 @@ impl MethodTiming {
 
     /// Returns whether its answers have such drafts.
     pub(super) fn has(&self, draft: PlannedDraft) -> bool {
-        // Pauses change which cores do what in methods that draft and verify at the same time. What that costs is known
-        // only of measured answers.
+        // Pauses change which cores do what in methods that draft and verify at the same time. What
+        // that costs is known only of measured answers.
         let is_known = match draft.is_auto() {
             true => self.method == "speculative" || self.auto_scale.is_some(),
             false => self.method != "auto" || !self.scale.is_empty(),
@@ -320,7 +325,8 @@ impl HardwareProfile {
     /// Parses the text of a profile.
     ///
     /// # Errors
-    /// If the text is not valid TOML, a value is missing or out of range, or there is no timing of plain decoding.
+    /// If the text is not valid TOML, a value is missing or out of range, or there is no timing of
+    /// plain decoding.
     pub fn parse(text: &str) -> Result<Self, String> {
         let read: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         if read.answer_tokens < 2 || read.answer_tokens > 1_000_000 {

@@ -4,7 +4,8 @@ use super::{HardwareProfile, MethodTiming};
 use std::fmt::{self, Write};
 
 impl HardwareProfile {
-    /// Returns the text of the profile. It starts with `comment`, which should say where the numbers come from.
+    /// Returns the text of the profile. It starts with `comment`, which should say where the
+    /// numbers come from.
     #[must_use]
     pub fn to_toml(&self, comment: &str) -> String {
         let mut text: String = comment.lines().map(|line| format!("# {line}\n")).collect();

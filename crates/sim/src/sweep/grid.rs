@@ -26,8 +26,8 @@ pub struct Axis {
 /// repeats = 5
 /// ```
 ///
-/// Every combination of values is a configuration. The last parameter of [`Parameters::NAMES`] varies
-/// fastest. `calibration` names a calibration file, relative to the folder of this file.
+/// Every combination of values is a configuration. The last parameter of [`Parameters::NAMES`]
+/// varies fastest. `calibration` names a calibration file, relative to the folder of this file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sweep {
     /// The given parameters, in the order of [`Parameters::NAMES`].
@@ -180,7 +180,8 @@ fn values(entry: Value) -> Result<Vec<Value>, String> {
     }
 }
 
-/// Expands a range `{ from, to, step }` or `{ from, to, steps }` into its values, both ends included.
+/// Expands a range `{ from, to, step }` or `{ from, to, steps }` into its values, both ends
+/// included.
 fn range_values(range: &Table) -> Result<Vec<Value>, String> {
     let form = "a range is { from = A, to = B, step = S } or { from = A, to = B, steps = N }";
     let number = |name: &str| match range.get(name) {

@@ -1,12 +1,13 @@
 //! DSI's figures 2 and 7: the speed of plain, speculative and DSI decoding for a grid of drafters.
 //!
-//! The paper (arXiv 2405.14105, §4) simulates drafters whose pass takes 0.01, 0.02, … 1 of the target's
-//! time and whose acceptance rate is 0, 0.01, … 1, at lookaheads of 1 to 200, with 5 texts each. Here the
-//! production decoders run the same grid. As in the paper, each method uses its best lookahead (figure 2)
-//! or 5 (figure 7), and DSI uses only lookaheads for which seven replicas are enough by equation 1.
+//! The paper (arXiv 2405.14105, §4) simulates drafters whose pass takes 0.01, 0.02, … 1 of the
+//! target's time and whose acceptance rate is 0, 0.01, … 1, at lookaheads of 1 to 200, with 5 texts
+//! each. Here the production decoders run the same grid. As in the paper, each method uses its best
+//! lookahead (figure 2) or 5 (figure 7), and DSI uses only lookaheads for which seven replicas are
+//! enough by equation 1.
 //!
-//! A draft is never longer than the rest of the answer. So all lookaheads beyond the length of the answer
-//! give the same run, which is simulated once.
+//! A draft is never longer than the rest of the answer. So all lookaheads beyond the length of the
+//! answer give the same run, which is simulated once.
 
 use super::table::significant;
 use super::{RowSource, SweepError};
@@ -32,8 +33,8 @@ pub struct Heatmaps {
 }
 
 impl Default for Heatmaps {
-    /// Returns the paper's grid. The paper does not give the length of the answers; the default is the
-    /// length in its table 2.
+    /// Returns the paper's grid. The paper does not give the length of the answers; the default is
+    /// the length in its table 2.
     fn default() -> Self {
         Self {
             latency_steps: 100,
@@ -117,8 +118,8 @@ impl Heatmaps {
         Ok(total_ns as f64 / (self.repeats * TARGET_NS) as f64)
     }
 
-    /// Returns a method's result at its best lookahead (the smallest if several are equal), and its time
-    /// at the lookahead of figure 7.
+    /// Returns a method's result at its best lookahead (the smallest if several are equal), and its
+    /// time at the lookahead of figure 7.
     fn best(
         &self,
         index: usize,
@@ -169,8 +170,8 @@ impl Heatmaps {
     }
 }
 
-/// Columns of times in target passes, and of their ratios. Plain decoding takes one pass per token. "si" is
-/// speculative decoding, "non-si" is plain decoding, as in the paper.
+/// Columns of times in target passes, and of their ratios. Plain decoding takes one pass per token.
+/// "si" is speculative decoding, "non-si" is plain decoding, as in the paper.
 const COLUMNS: [&str; 13] = [
     "si",
     "si-lookahead",
@@ -230,8 +231,8 @@ impl RowSource for Heatmaps {
 mod tests {
     use super::*;
 
-    /// A drafter that is always wrong gains nothing, and DSI loses nothing by it. With a drafter that is
-    /// always right, only the last verification takes time.
+    /// A drafter that is always wrong gains nothing, and DSI loses nothing by it. With a drafter
+    /// that is always right, only the last verification takes time.
     #[test]
     fn extreme_drafters_have_the_expected_times() {
         let heatmaps = Heatmaps { latency_steps: 10, acceptance_steps: 2, ..Heatmaps::default() };

@@ -1,8 +1,9 @@
-//! Sweeps: the simulation of a grid of parameters on all cores, written to a table that can be resumed.
+//! Sweeps: the simulation of a grid of parameters on all cores, written to a table that can be
+//! resumed.
 //!
-//! All configurations use the same seeds (common random numbers), so that neighbours differ by their
-//! parameters and not by chance. A row depends on its configuration only, not on the number of threads
-//! or on interruptions.
+//! All configurations use the same seeds (common random numbers), so that neighbours differ by
+//! their parameters and not by chance. A row depends on its configuration only, not on the number
+//! of threads or on interruptions.
 
 mod grid;
 mod heatmaps;
@@ -27,11 +28,12 @@ pub trait RowSource: Sync {
     /// Returns the header line, including the line break.
     fn header(&self) -> String;
 
-    /// Returns the beginning of a row: everything that the row depends on. `None` if there is no such row.
+    /// Returns the beginning of a row: everything that the row depends on. `None` if there is no
+    /// such row.
     fn identity(&self, index: usize) -> Option<String>;
 
-    /// Computes a whole row, including the line break, and returns it with the number of decoding rounds
-    /// that were simulated for it.
+    /// Computes a whole row, including the line break, and returns it with the number of decoding
+    /// rounds that were simulated for it.
     ///
     /// # Errors
     /// Returns [`SweepError::Configuration`] if the row cannot be simulated.

@@ -34,8 +34,8 @@ struct Chunk {
 
 /// Simulates the rows that the table does not have yet and adds them in order.
 ///
-/// `on_progress` may stop the sweep. The rows so far stay in the table, and the next run continues after
-/// them.
+/// `on_progress` may stop the sweep. The rows so far stay in the table, and the next run continues
+/// after them.
 ///
 /// # Errors
 /// If a configuration cannot be simulated or a row cannot be written.

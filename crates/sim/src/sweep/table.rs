@@ -40,10 +40,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// Opens the table of a sweep, or creates it if it does not exist. An incomplete last line is dropped.
+    /// Opens the table of a sweep, or creates it if it does not exist. An incomplete last line is
+    /// dropped.
     ///
     /// # Errors
-    /// If the file cannot be read or written, has rows of another sweep, or another process is writing it.
+    /// If the file cannot be read or written, has rows of another sweep, or another process is
+    /// writing it.
     pub fn open(file: &Path, sweep: &impl RowSource) -> Result<Self, SweepError> {
         let write_failed = |cause| SweepError::Write { file: file.to_owned(), cause };
         forerun_output::check(file).map_err(write_failed)?;
@@ -113,8 +115,8 @@ impl RowSource for Sweep {
     }
 }
 
-/// Counts the complete rows of this sweep in a file. Returns their number and the byte offset of their
-/// end.
+/// Counts the complete rows of this sweep in a file. Returns their number and the byte offset of
+/// their end.
 fn complete_rows(
     path: &Path,
     file: File,
@@ -166,9 +168,11 @@ fn identity(parameters: &Parameters, sweep: &Sweep) -> String {
 pub struct PlainTimeCache(Option<(Cost, usize, u64)>);
 
 impl PlainTimeCache {
-    /// Returns the time of plain decoding in nanoseconds, and the number of rounds simulated for it.
+    /// Returns the time of plain decoding in nanoseconds, and the number of rounds simulated for
+    /// it.
     ///
-    /// The time depends on the first target and the number of tokens only, not on drafts or on the seed.
+    /// The time depends on the first target and the number of tokens only, not on drafts or on the
+    /// seed.
     fn ns(&mut self, simulation: &Simulation) -> Result<(u64, u64), SimError> {
         let (target, tokens) = (simulation.targets.first(), simulation.max_tokens);
         if let (Some(target), Some((cost, cached_tokens, ns))) = (target, &self.0)

@@ -36,10 +36,10 @@ impl Batch {
 
 /// The batches of a run. Each is a pure function of the seed and the step.
 ///
-/// In each epoch, the text is cut into windows of `context + 1` tokens. Neighbouring windows share one
-/// token, so that every token is a target once. The offset of the first window and the order of the
-/// windows are random and differ between epochs. Windows ignore document boundaries; separators mark
-/// them. A batch may contain the end of one epoch and the start of the next.
+/// In each epoch, the text is cut into windows of `context + 1` tokens. Neighbouring windows share
+/// one token, so that every token is a target once. The offset of the first window and the order of
+/// the windows are random and differ between epochs. Windows ignore document boundaries; separators
+/// mark them. A batch may contain the end of one epoch and the start of the next.
 pub struct Batches<'a> {
     tokens: &'a TokenStream,
     rows: usize,
@@ -74,8 +74,8 @@ impl<'a> Batches<'a> {
         Ok(Self { tokens, rows, context, seed, windows, same_windows: false })
     }
 
-    /// Returns the batches with the same windows in every epoch if `same_windows`: the first one begins with the text.
-    /// Their order still differs.
+    /// Returns the batches with the same windows in every epoch if `same_windows`: the first one
+    /// begins with the text. Their order still differs.
     #[must_use]
     pub fn with_same_windows(self, same_windows: bool) -> Self {
         Self { same_windows, ..self }
@@ -147,8 +147,8 @@ pub struct Validation;
 
 impl Validation {
     /// Returns fixed windows of the held-out text, in order and evenly spread. They have at most
-    /// `max_tokens` targets in total, but there is at least one window. No token is a target twice. If
-    /// the text is shorter than a window, the only window is as long as the text.
+    /// `max_tokens` targets in total, but there is at least one window. No token is a target twice.
+    /// If the text is shorter than a window, the only window is as long as the text.
     ///
     /// # Errors
     /// If `context` is 0, or the held-out text has fewer than two tokens.
@@ -178,12 +178,12 @@ impl Validation {
     }
 }
 
-/// Returns the bits that a model needs per byte of text. Unlike the loss per token, the result does not
-/// depend on the tokenizer.
+/// Returns the bits that a model needs per byte of text. Unlike the loss per token, the result does
+/// not depend on the tokenizer.
 ///
-/// `nll_nats` is the sum, not the mean, of the negative log-likelihoods of all targets, in nats. `bytes`
-/// is the number of bytes of text that the targets represent. Separators cost bits but represent no
-/// bytes, so the result is slightly too high.
+/// `nll_nats` is the sum, not the mean, of the negative log-likelihoods of all targets, in nats.
+/// `bytes` is the number of bytes of text that the targets represent. Separators cost bits but
+/// represent no bytes, so the result is slightly too high.
 #[must_use]
 pub fn bits_per_byte(nll_nats: f64, bytes: u64) -> f64 {
     nll_nats / std::f64::consts::LN_2 / bytes as f64

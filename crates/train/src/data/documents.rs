@@ -21,9 +21,9 @@ pub struct Document {
 
 /// An iterator over the documents of a file, in order.
 ///
-/// The documents of a text file are separated by form feeds. A `.jsonl` file has one document per line,
-/// in the field `text`. Both may be compressed (`.gz`). Documents of white space only are skipped. Only
-/// one document at a time is in memory.
+/// The documents of a text file are separated by form feeds. A `.jsonl` file has one document per
+/// line, in the field `text`. Both may be compressed (`.gz`). Documents of white space only are
+/// skipped. Only one document at a time is in memory.
 pub struct Documents {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
@@ -139,8 +139,8 @@ impl Iterator for Documents {
     }
 }
 
-/// Removes blank lines and trailing white space. Keeps the spaces before the first word, because the
-/// indentation of verse is significant.
+/// Removes blank lines and trailing white space. Keeps the spaces before the first word, because
+/// the indentation of verse is significant.
 fn without_blank_lines_around(text: &str) -> &str {
     let text = text.trim_end();
     let blank = text.len() - text.trim_start().len();

@@ -12,15 +12,15 @@ use crate::files::sha256_of;
 /// shorter.
 const PIECE_BYTES: usize = 1 << 13;
 
-/// Size of the text that is encoded at once: enough work for all cores. The encodings take about thirty
-/// times the memory of the text.
+/// Size of the text that is encoded at once: enough work for all cores. The encodings take about
+/// thirty times the memory of the text.
 pub(crate) const BATCH_BYTES: usize = 1 << 20;
 
-/// Splits a text into pieces of at least `min_bytes`. Each piece except the last one ends with a line
-/// end, and the next one starts with a word.
+/// Splits a text into pieces of at least `min_bytes`. Each piece except the last one ends with a
+/// line end, and the next one starts with a word.
 ///
-/// No word of a tokenizer from [`train_tokenizer`](crate::tokenizer::train_tokenizer) extends over such
-/// a boundary, so the tokens of the pieces together are exactly those of the text.
+/// No word of a tokenizer from [`train_tokenizer`](crate::tokenizer::train_tokenizer) extends over
+/// such a boundary, so the tokens of the pieces together are exactly those of the text.
 pub(crate) fn pieces(text: &str, min_bytes: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -135,8 +135,8 @@ impl Encoder {
         self.separator
     }
 
-    /// Returns the number of bytes of text that each token represents. Special tokens represent none, unless
-    /// their text is read as tokens.
+    /// Returns the number of bytes of text that each token represents. Special tokens represent
+    /// none, unless their text is read as tokens.
     pub(crate) fn token_bytes(&self) -> &[u32] {
         &self.token_bytes
     }
@@ -178,8 +178,8 @@ impl Encoder {
     }
 }
 
-/// Returns the number of bytes that each token represents. A byte-level vocabulary writes each byte as
-/// one character. For other vocabularies the numbers are not used.
+/// Returns the number of bytes that each token represents. A byte-level vocabulary writes each byte
+/// as one character. For other vocabularies the numbers are not used.
 fn token_bytes(tokenizer: &Tokenizer, special_tokens: bool) -> Vec<u32> {
     let vocabulary = tokenizer.get_vocab(true);
     let added = tokenizer.get_added_tokens_decoder();

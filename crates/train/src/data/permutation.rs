@@ -1,7 +1,8 @@
-//! A pseudo-random permutation that needs no memory, and the hash functions for all random numbers of
-//! the data.
+//! A pseudo-random permutation that needs no memory, and the hash functions for all random numbers
+//! of the data.
 
-/// Rounds of the Feistel network. Four suffice for a pseudo-random permutation (Luby and Rackoff 1988).
+/// Rounds of the Feistel network. Four suffice for a pseudo-random permutation (Luby and Rackoff
+/// 1988).
 const ROUNDS: usize = 6;
 
 /// A permutation of `0..length`: a small Feistel network over an even number of bits, with cycle

@@ -20,7 +20,8 @@ use super::progress::{OnProgress, Phase, Progress};
 use super::shards::Dataset;
 use crate::files::{sha256_of, sync_folder};
 
-/// The token that separates documents in tokenizers trained by this crate. It is also their BOS and EOS.
+/// The token that separates documents in tokenizers trained by this crate. It is also their BOS and
+/// EOS.
 pub(crate) const SEPARATOR: &str = "<|endoftext|>";
 
 const MILLION: u32 = 1_000_000;
@@ -28,10 +29,11 @@ const MILLION: u32 = 1_000_000;
 /// The tokens around documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// For training a language model: this token after every document. The loss is measured per byte, so
-    /// the tokenizer must be byte-level.
+    /// For training a language model: this token after every document. The loss is measured per
+    /// byte, so the tokenizer must be byte-level.
     Separated(String),
-    /// For training a drafter: the documents as the target reads them, with its tokenizer of any kind.
+    /// For training a drafter: the documents as the target reads them, with its tokenizer of any
+    /// kind.
     Target {
         /// The tokens before a prompt: the BOS, or none.
         bos: Vec<u32>,
@@ -46,15 +48,15 @@ pub struct PrepareOptions {
     /// Validation files. All their documents are held out.
     pub validation_files: Vec<PathBuf>,
     /// Share of the training files' documents that is held out in addition: from 0 to 1, rounded to
-    /// millionths. If there are so few documents that none or all of them would be held out, it is this
-    /// share of their text, from the end.
+    /// millionths. If there are so few documents that none or all of them would be held out, it is
+    /// this share of their text, from the end.
     pub held_out_share: f64,
     /// The seed that, together with their text, selects these documents.
     pub seed: u64,
     /// The tokens around documents.
     pub framing: Framing,
-    /// Whether the text of a special token, such as a marker of a chat template, is that token. Otherwise it is
-    /// ordinary text.
+    /// Whether the text of a special token, such as a marker of a chat template, is that token.
+    /// Otherwise it is ordinary text.
     pub special_tokens: bool,
     /// Maximum number of tokens of a shard.
     pub shard_tokens: u64,
@@ -79,14 +81,14 @@ impl Default for PrepareOptions {
 impl Dataset {
     /// Prepares a data set in `folder` from text files (see [`Documents`]) and a `tokenizer.json`.
     ///
-    /// If the folder already contains a data set of the same inputs, it is opened unchanged. The index
-    /// is written last, so an interrupted preparation does not look like a complete one; the next
-    /// preparation starts over. The same inputs give the same bytes.
+    /// If the folder already contains a data set of the same inputs, it is opened unchanged. The
+    /// index is written last, so an interrupted preparation does not look like a complete one; the
+    /// next preparation starts over. The same inputs give the same bytes.
     ///
     /// # Errors
-    /// If a file cannot be read or written, a text is not UTF-8, the tokenizer does not reproduce a text
-    /// although the framing requires it, a training document is also a validation document, or the
-    /// folder contains another data set.
+    /// If a file cannot be read or written, a text is not UTF-8, the tokenizer does not reproduce a
+    /// text although the framing requires it, a training document is also a validation document, or
+    /// the folder contains another data set.
     pub fn prepare(
         files: &[PathBuf],
         tokenizer: &Path,
@@ -135,8 +137,8 @@ impl Dataset {
     }
 }
 
-/// Removes the files of an earlier preparation. The index is removed first, so that the folder is not a
-/// data set any more.
+/// Removes the files of an earlier preparation. The index is removed first, so that the folder is
+/// not a data set any more.
 fn clear(folder: &Path) -> Result<(), DataError> {
     let index = folder.join(INDEX_FILE);
     if index.exists() {
@@ -200,8 +202,8 @@ fn recipe(
     })
 }
 
-/// Returns the byte of the training files' text at which held-out text begins. `None` if documents are
-/// held out by their hashes.
+/// Returns the byte of the training files' text at which held-out text begins. `None` if documents
+/// are held out by their hashes.
 fn held_out_from(
     files: &[PathBuf],
     recipe: &Recipe,
@@ -400,8 +402,8 @@ struct Part<'a> {
 }
 
 impl Recipe {
-    /// Returns whether a document of a training file is held out. This depends only on its text: adding
-    /// or removing other documents does not change it, and copies are in the same split.
+    /// Returns whether a document of a training file is held out. This depends only on its text:
+    /// adding or removing other documents does not change it, and copies are in the same split.
     fn holds_out(&self, digest: &[u8; 32]) -> bool {
         let (words, _) = digest.as_chunks::<8>();
         let word = hash_words(&[self.seed, u64::from_le_bytes(words[0])]);

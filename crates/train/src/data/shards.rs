@@ -146,9 +146,9 @@ impl TokenStream {
                 return Err(DataError::Corrupt { path, reason });
             }
             // SAFETY: the mapping is private and read-only. The file must not be truncated or
-            // rewritten while it is mapped. Shards are renamed into place when they are complete, and
-            // never written again. A rebuild replaces them with new files, which leaves existing
-            // mappings intact.
+            // rewritten while it is mapped. Shards are renamed into place when they are complete,
+            // and never written again. A rebuild replaces them with new files, which leaves
+            // existing mappings intact.
             let map = unsafe { Mmap::map(&file) }.map_err(read_error(&path))?;
             let sha256 = sha256_of(&map[..]).map_err(read_error(&path))?;
             if sha256 != entry.sha256 {
@@ -173,8 +173,8 @@ impl TokenStream {
         self.length == 0
     }
 
-    /// Appends `count` tokens, starting at position `start`, to `tokens`. Appends fewer at the end of
-    /// the stream.
+    /// Appends `count` tokens, starting at position `start`, to `tokens`. Appends fewer at the end
+    /// of the stream.
     pub fn read(&self, start: u64, count: usize, tokens: &mut Vec<u32>) {
         let end = start.saturating_add(count as u64).min(self.length);
         let mut position = start;

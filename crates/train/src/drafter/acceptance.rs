@@ -1,12 +1,13 @@
-//! Acceptance rates of a drafter on a given text: for each position of a draft, the probability that
-//! the target accepts it if it accepted all positions before it.
+//! Acceptance rates of a drafter on a given text: for each position of a draft, the probability
+//! that the target accepts it if it accepted all positions before it.
 //!
-//! Drafts are teacher-forced: each position after the first is conditioned on the tokens of the text,
-//! not on drafted ones. Drafts are therefore weighted by the probability that they reach a position:
+//! Drafts are teacher-forced: each position after the first is conditioned on the tokens of the
+//! text, not on drafted ones. Drafts are therefore weighted by the probability that they reach a
+//! position:
 //!
 //! - Sampling: a draft whose tokens are all accepted follows the text with probability
-//!   `Π min(draft, target)` over the text's tokens. The text itself was sampled from the target, so the
-//!   weight of a draft is `Π min(1, draft / target)`.
+//!   `Π min(draft, target)` over the text's tokens. The text itself was sampled from the target, so
+//!   the weight of a draft is `Π min(1, draft / target)`.
 //! - Greedy: a draft counts while its tokens, the target's and the text's are the same.
 //!
 //! On text that the target generated (by sampling, or greedily) these are the acceptance rates of a
@@ -149,7 +150,8 @@ impl HeadInputs<'_> {
     }
 }
 
-/// Evaluates one position of all drafts. `label` returns the target's distribution and the text's token for a draft.
+/// Evaluates one position of all drafts. `label` returns the target's distribution and the text's
+/// token for a draft.
 fn evaluate_position<'a>(
     drafter: &Drafter,
     inputs: &HeadInputs<'_>,
@@ -205,8 +207,8 @@ pub(super) fn head_inputs(drafter: &Drafter, rows: &Tensor) -> Result<Vec<f32>> 
 /// Computes the drafter's rows for each position of drafts, `[sequences · anchors, hidden]` each,
 /// conditioned on the tokens of the text.
 ///
-/// EAGLE drafts autoregressively: each position reads the features that it predicted for the positions
-/// before.
+/// EAGLE drafts autoregressively: each position reads the features that it predicted for the
+/// positions before.
 pub(super) fn draft_rows(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Result<Vec<Tensor>> {
     let Pair { drafter, target, options } = pair;
     let positions = options.positions();
@@ -236,8 +238,9 @@ pub(super) fn draft_rows(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Resu
     (0..positions).map(|depth| rows_at_depth(&rows, text, &groups, depth)).collect()
 }
 
-/// Lets EAGLE draft after `anchors` along the text, and returns the features that it predicts for each position,
-/// `[sequences · anchors, hidden]` each, without gradients. `tokens` are the layer's inputs for the text.
+/// Lets EAGLE draft after `anchors` along the text, and returns the features that it predicts for
+/// each position, `[sequences · anchors, hidden]` each, without gradients. `tokens` are the layer's
+/// inputs for the text.
 pub(super) fn predicted_features(
     pair: Pair<'_>,
     text: &Text,
@@ -259,8 +262,8 @@ pub(super) fn predicted_features(
     Ok(predicted)
 }
 
-/// Computes EAGLE's inputs at a depth of drafts, 1 or more, from the features that it predicted for the depth before:
-/// `[sequences · anchors, hidden]`. The tokens are those of the text.
+/// Computes EAGLE's inputs at a depth of drafts, 1 or more, from the features that it predicted for
+/// the depth before: `[sequences · anchors, hidden]`. The tokens are those of the text.
 pub(super) fn drafted_inputs(
     pair: Pair<'_>,
     text: &Text,
@@ -268,7 +271,8 @@ pub(super) fn drafted_inputs(
     depth: usize,
     features: &Tensor,
 ) -> Result<Tensor> {
-    // Row `a` reads token `a + 1`, and predicts the feature at that position. No label exists beyond the text's end.
+    // Row `a` reads token `a + 1`, and predicts the feature at that position. No label exists
+    // beyond the text's end.
     let targets = text.targets.chunks_exact(text.context);
     let token = |targets: &[u32], anchor: usize| targets.get(anchor + depth).copied().unwrap_or(0);
     let tokens =

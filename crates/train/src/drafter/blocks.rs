@@ -1,9 +1,10 @@
-//! The forward pass of a block drafter: DFlash (arXiv 2602.06036, §4) and DSpark (arXiv 2607.05147, §3).
+//! The forward pass of a block drafter: DFlash (arXiv 2602.06036, §4) and DSpark (arXiv 2607.05147,
+//! §3).
 //!
-//! The context of a token is `norm(fc(hidden states of several of the target's layers))`. Every layer computes keys and
-//! values of all tokens before a block from it. A block is the embedding of its anchor, and that of the mask token in all
-//! further places. In DFlash, the row of a mask predicts the token in its place. In DSpark, each row predicts the token after
-//! its place.
+//! The context of a token is `norm(fc(hidden states of several of the target's layers))`. Every
+//! layer computes keys and values of all tokens before a block from it. A block is the embedding of
+//! its anchor, and that of the mask token in all further places. In DFlash, the row of a mask
+//! predicts the token in its place. In DSpark, each row predicts the token after its place.
 
 use super::forward::Drafter;
 use super::target::{Target, Text};
@@ -18,8 +19,9 @@ use candle_core::{D, Device, Result, Tensor, bail};
 use std::sync::Arc;
 
 impl Drafter {
-    /// Computes the rows of all blocks that predict tokens, `[sequences · positions · blocks, hidden]`: in each sequence, the
-    /// first one of every block, then the second one of every block, and so on.
+    /// Computes the rows of all blocks that predict tokens,
+    /// `[sequences · positions · blocks, hidden]`: in each sequence, the first one of every block,
+    /// then the second one of every block, and so on.
     pub(super) fn block_rows(
         &self,
         target: &Target,
@@ -61,8 +63,8 @@ impl Drafter {
         projected.broadcast_div(&size)?.broadcast_mul(self.weights.require(CONTEXT_NORM)?)
     }
 
-    /// Returns the inputs of the blocks, `[sequences · block · blocks, hidden]`: in each sequence, all anchors, then all
-    /// first masks, and so on.
+    /// Returns the inputs of the blocks, `[sequences · block · blocks, hidden]`: in each sequence,
+    /// all anchors, then all first masks, and so on.
     fn block_inputs(&self, target: &Target, text: &Text, groups: &Groups) -> Result<Tensor> {
         let Some(block) = &self.shape.block else {
             bail!("a {} drafter has no blocks", self.kind())

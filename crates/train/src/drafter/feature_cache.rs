@@ -9,10 +9,11 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The features of sequences that a target has read, one file per sequence: `[tokens, width]` in f32.
+/// The features of sequences that a target has read, one file per sequence: `[tokens, width]` in
+/// f32.
 ///
-/// Features depend on the target, on the layers that are read and on the sequence alone, and files are named after these. A
-/// run with the cache has the bits of one without.
+/// Features depend on the target, on the layers that are read and on the sequence alone, and files
+/// are named after these. A run with the cache has the bits of one without.
 pub(crate) struct FeatureCache {
     /// The folder that targets share.
     shared: PathBuf,
@@ -23,8 +24,8 @@ pub(crate) struct FeatureCache {
 }
 
 impl FeatureCache {
-    /// Opens the cache of a target in a folder that targets can share. `layers` are the numbers of layers after which
-    /// block drafters read hidden states; none for features.
+    /// Opens the cache of a target in a folder that targets can share. `layers` are the numbers of
+    /// layers after which block drafters read hidden states; none for features.
     ///
     /// # Errors
     /// If a weight of the target cannot be read, or the folder cannot be created.

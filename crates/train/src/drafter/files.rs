@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-/// The tensor that maps the head's outputs to the target's tokens, if the drafter does not have all of them.
+/// The tensor that maps the head's outputs to the target's tokens, if the drafter does not have all
+/// of them.
 const DRAFT_TO_TARGET: &str = "d2t";
 
 /// An error of reading a drafter.
@@ -220,8 +221,8 @@ impl Drafter {
     /// Loads a drafter that [`Self::export`] wrote, in f32 or bf16.
     ///
     /// # Errors
-    /// If a file cannot be read or was not written by [`Self::export`], or if the drafter was trained
-    /// for another target.
+    /// If a file cannot be read or was not written by [`Self::export`], or if the drafter was
+    /// trained for another target.
     pub fn load(folder: &Path, target: &Target) -> Result<Self, DrafterFileError> {
         let file = folder.join("config.json");
         let read = |path: &Path| fs::read(path).map_err(|cause| read_error(path.to_owned(), cause));
@@ -278,7 +279,8 @@ impl Drafter {
     }
 }
 
-/// Returns the tokens that a stored drafter can draft, in ascending order; `None` if they are all tokens.
+/// Returns the tokens that a stored drafter can draft, in ascending order; `None` if they are all
+/// tokens.
 ///
 /// # Errors
 /// If they are not tokens of the target.

@@ -1,7 +1,8 @@
-//! The forward pass of drafters: the inputs, the layer or the heads, and the rows for the target's head.
+//! The forward pass of drafters: the inputs, the layer or the heads, and the rows for the target's
+//! head.
 //!
-//! Medusa (arXiv 2401.10774, §2.1.1), Hydra (arXiv 2402.05109, §3), EAGLE (arXiv 2401.15077, §3.1) and ParallelSpec (arXiv
-//! 2410.05589, §4).
+//! Medusa (arXiv 2401.10774, §2.1.1), Hydra (arXiv 2402.05109, §3), EAGLE (arXiv 2401.15077, §3.1)
+//! and ParallelSpec (arXiv 2410.05589, §4).
 
 use super::options::{DrafterOptions, TrainedDrafterKind};
 use super::shape::DrafterShape;
@@ -29,7 +30,8 @@ pub(super) const MOST_DRAFT_TOKENS: usize = 64;
 /// A drafter, with its weights in f32.
 pub struct Drafter {
     pub(super) shape: DrafterShape,
-    /// The configuration of its layers, which have the target's shape. Those of a block drafter are a Qwen3's.
+    /// The configuration of its layers, which have the target's shape. Those of a block drafter are
+    /// a Qwen3's.
     pub(super) config: Config,
     pub(super) weights: Weights,
     /// The tokens that it can draft, if they are not all of the target's.
@@ -66,8 +68,9 @@ impl Drafter {
         Self { shape, config, weights, vocabulary: None, rope }
     }
 
-    /// Limits the drafter to some of the target's tokens, in ascending order. A Markov head keeps its rows of tokens that it
-    /// had before, and gets rows without effect for others. `None` changes nothing.
+    /// Limits the drafter to some of the target's tokens, in ascending order. A Markov head keeps
+    /// its rows of tokens that it had before, and gets rows without effect for others. `None`
+    /// changes nothing.
     pub(super) fn with_vocabulary(
         mut self,
         tokens: Option<Arc<[u32]>>,
@@ -87,8 +90,8 @@ impl Drafter {
         Ok(self)
     }
 
-    /// Returns the embeddings, `[vocabulary, rank]`, and the weights, `[outputs, rank]`, of the Markov head, and their rank;
-    /// `None` without one.
+    /// Returns the embeddings, `[vocabulary, rank]`, and the weights, `[outputs, rank]`, of the
+    /// Markov head, and their rank; `None` without one.
     pub(super) fn markov_head(&self) -> Result<Option<([Vec<f32>; 2], usize)>> {
         let (Some(embeddings), Some(bias)) =
             (self.weights.get(MARKOV_EMBEDDINGS), self.weights.get(MARKOV_BIAS))
@@ -113,7 +116,8 @@ impl Drafter {
         self.vocabulary.as_ref().map_or(target.head(), DraftVocabulary::head)
     }
 
-    /// Returns the head's output for one of the target's tokens; `None` if the drafter cannot draft it.
+    /// Returns the head's output for one of the target's tokens; `None` if the drafter cannot draft
+    /// it.
     pub(super) fn output_of(&self, token: u32) -> Option<u32> {
         self.vocabulary.as_ref().map_or(Some(token), |vocabulary| vocabulary.output(token))
     }
@@ -129,7 +133,8 @@ impl Drafter {
         self.shape.kind
     }
 
-    /// Returns the number of heads (Medusa, Hydra) or masks, or of rows of DSpark's blocks; 0 for EAGLE.
+    /// Returns the number of heads (Medusa, Hydra) or masks, or of rows of DSpark's blocks; 0 for
+    /// EAGLE.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.shape.slots
@@ -147,7 +152,8 @@ impl Drafter {
         context - usize::from(self.kind().predicts_features())
     }
 
-    /// Returns the rows of sequences of `context` tokens with groups of `masks` masks, or blocks, at `anchors`.
+    /// Returns the rows of sequences of `context` tokens with groups of `masks` masks, or blocks,
+    /// at `anchors`.
     pub(super) fn groups(&self, context: usize, masks: usize, anchors: Vec<usize>) -> Groups {
         match self.shape.block {
             Some(_) => Groups::draft_blocks(context, masks + 1, anchors),
@@ -155,11 +161,13 @@ impl Drafter {
         }
     }
 
-    /// Computes the rows of the heads for some of the target's rows: `[heads · rows, hidden]`, head by head.
+    /// Computes the rows of the heads for some of the target's rows: `[heads · rows, hidden]`, head
+    /// by head.
     ///
     /// - Medusa: `x + SiLU(W x + b)` of the feature `x` (§2.1.1).
-    /// - Hydra: `R c + d + SiLU(W c + b)`, where `c` is the feature and the embeddings of the tokens after it, one more in each
-    ///   head (§3, with the residual connection of the authors' code).
+    /// - Hydra: `R c + d + SiLU(W c + b)`, where `c` is the feature and the embeddings of the
+    ///   tokens after it, one more in each head (§3, with the residual connection of the authors'
+    ///   code).
     pub(super) fn head_rows(&self, target: &Target, text: &Text, rows: &[usize]) -> Result<Tensor> {
         let hidden = self.config.hidden_size;
         let feature = |&row: &usize| text.features[row * hidden..][..hidden].to_vec();
@@ -188,9 +196,9 @@ impl Drafter {
         Tensor::cat(&heads, 0)
     }
 
-    /// Computes the layer's inputs for the tokens of a text, `[sequences · token rows, hidden]`: their
-    /// embeddings or, for EAGLE, `fc(embedding, feature before the token)`. `noise`, shaped like the
-    /// features, is added to them.
+    /// Computes the layer's inputs for the tokens of a text, `[sequences · token rows, hidden]`:
+    /// their embeddings or, for EAGLE, `fc(embedding, feature before the token)`. `noise`, shaped
+    /// like the features, is added to them.
     pub(super) fn token_inputs(
         &self,
         target: &Target,
@@ -274,8 +282,8 @@ impl Drafter {
         self.layer_rows(tokens, &masks, groups)
     }
 
-    /// Computes the layer's rows, `[sequences · rows, hidden]`, for token inputs followed by the inputs
-    /// of each further depth, `[sequences · groups, hidden]` each.
+    /// Computes the layer's rows, `[sequences · rows, hidden]`, for token inputs followed by the
+    /// inputs of each further depth, `[sequences · groups, hidden]` each.
     pub(super) fn layer_rows(
         &self,
         tokens: &Tensor,
@@ -305,7 +313,8 @@ impl Drafter {
         apply(mlp, [&x, self.weights.require(MLP_NORM)?, self.weights.require(MLP)?])
     }
 
-    /// Returns the weights of the norm between the layer and the target's head; empty if there is none.
+    /// Returns the weights of the norm between the layer and the target's head; empty if there is
+    /// none.
     pub(super) fn final_norm(&self) -> Result<Tensor> {
         match self.weights.get(FINAL_NORM) {
             Some(norm) => Ok(norm.clone()),

@@ -1,5 +1,6 @@
-//! Training of a drafter: the [`Learner`] of Medusa (arXiv 2401.10774), Hydra (arXiv 2402.05109), EAGLE (arXiv 2401.15077),
-//! ParallelSpec (arXiv 2410.05589), DFlash (arXiv 2602.06036) and DSpark (arXiv 2607.05147).
+//! Training of a drafter: the [`Learner`] of Medusa (arXiv 2401.10774), Hydra (arXiv 2402.05109),
+//! EAGLE (arXiv 2401.15077), ParallelSpec (arXiv 2410.05589), DFlash (arXiv 2602.06036) and DSpark
+//! (arXiv 2607.05147).
 
 use super::acceptance::Acceptance;
 use super::files::DrafterFileError;
@@ -33,7 +34,8 @@ pub struct DrafterLearner<'a> {
 }
 
 impl<'a> DrafterLearner<'a> {
-    /// Creates an untrained drafter. `vocabulary` are the tokens that it can draft, in ascending order; `None` for all.
+    /// Creates an untrained drafter. `vocabulary` are the tokens that it can draft, in ascending
+    /// order; `None` for all.
     ///
     /// # Errors
     /// If a tensor operation fails.
@@ -47,11 +49,12 @@ impl<'a> DrafterLearner<'a> {
         Ok(Self { target, options, drafter: drafter.with_vocabulary(vocabulary, target)? })
     }
 
-    /// Starts with the weights of a drafter in a folder that [`Drafter::export`] wrote. `vocabulary` replaces its tokens;
-    /// `None` keeps them.
+    /// Starts with the weights of a drafter in a folder that [`Drafter::export`] wrote.
+    /// `vocabulary` replaces its tokens; `None` keeps them.
     ///
     /// # Errors
-    /// If the files cannot be read, or the drafter is of another kind or was trained for another target.
+    /// If the files cannot be read, or the drafter is of another kind or was trained for another
+    /// target.
     pub fn continued(
         target: &'a Target,
         options: DrafterOptions,
@@ -128,8 +131,8 @@ impl<'a> DrafterLearner<'a> {
         Ok(())
     }
 
-    /// Returns the distributions that the loss needs, if it needs any. `all` are those of all the target's tokens if they
-    /// have been computed.
+    /// Returns the distributions that the loss needs, if it needs any. `all` are those of all the
+    /// target's tokens if they have been computed.
     fn label_distributions(
         &self,
         features: &[f32],

@@ -1,11 +1,12 @@
-//! The training objectives of Medusa (arXiv 2401.10774, §2.2.1), Hydra (arXiv 2402.05109, the same), EAGLE (arXiv 2401.15077, §3.2),
-//! ParallelSpec (arXiv 2410.05589, equations 2 to 4), DFlash (arXiv 2602.06036, equation 4) and DSpark (arXiv 2607.05147,
-//! §3, with the weights of its authors' code).
+//! The training objectives of Medusa (arXiv 2401.10774, §2.2.1), Hydra (arXiv 2402.05109, the
+//! same), EAGLE (arXiv 2401.15077, §3.2), ParallelSpec (arXiv 2410.05589, equations 2 to 4), DFlash
+//! (arXiv 2602.06036, equation 4) and DSpark (arXiv 2607.05147, §3, with the weights of its
+//! authors' code).
 //!
-//! A row at anchor `a` and depth `d` of a sequence, both counted from 0, is labelled by the target row
-//! `a + d + shift` of that sequence: by the token after it, by the target's distribution of that token,
-//! and for EAGLE by the feature of the row. Labels beyond the end of the sequence are ignored (−100 in
-//! ParallelSpec's figure 3).
+//! A row at anchor `a` and depth `d` of a sequence, both counted from 0, is labelled by the target
+//! row `a + d + shift` of that sequence: by the token after it, by the target's distribution of
+//! that token, and for EAGLE by the feature of the row. Labels beyond the end of the sequence are
+//! ignored (−100 in ParallelSpec's figure 3).
 
 use super::acceptance::{drafted_inputs, predicted_features};
 use super::forward::Drafter;
@@ -38,8 +39,8 @@ pub(super) struct Pair<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Objective<'a> {
     pub(super) pair: Pair<'a>,
-    /// The share of the divergence from the target's distributions in the classification loss. For DSpark, it is that of the
-    /// distance.
+    /// The share of the divergence from the target's distributions in the classification loss. For
+    /// DSpark, it is that of the distance.
     pub(super) distillation_share: f32,
     /// The weight of a token's loss.
     pub(super) weight: f32,
@@ -57,9 +58,10 @@ impl Objective<'_> {
     /// - DFlash: `Σ −w_k log p(token k)` over the masks of a block (its equation 4).
     /// - DSpark: see [`BlockHeadLoss`], with the same weights.
     ///
-    /// `groups` are the rows of each sequence; heads on one feature ignore them. `noise` is added to the
-    /// features that the drafter reads. `distributions` are those of the text's target rows; they are
-    /// required if `distillation_share` is above 0, and for DSpark, which needs those of all the target's tokens.
+    /// `groups` are the rows of each sequence; heads on one feature ignore them. `noise` is added
+    /// to the features that the drafter reads. `distributions` are those of the text's target rows;
+    /// they are required if `distillation_share` is above 0, and for DSpark, which needs those of
+    /// all the target's tokens.
     pub(super) fn loss(
         &self,
         text: &Text,
@@ -157,9 +159,9 @@ impl Objective<'_> {
         apply(loss, [&rows, &drafter.final_norm()?, &drafter.head_weights()?])
     }
 
-    /// Computes EAGLE's rows for token inputs, followed by rows that read the features which the drafter itself
-    /// predicts (training-time test: EAGLE-3, arXiv 2503.01840, §3.2; HASS, arXiv 2408.15766, §3.2). The gradient
-    /// does not flow through these features.
+    /// Computes EAGLE's rows for token inputs, followed by rows that read the features which the
+    /// drafter itself predicts (training-time test: EAGLE-3, arXiv 2503.01840, §3.2; HASS, arXiv
+    /// 2408.15766, §3.2). The gradient does not flow through these features.
     fn rows_with_drafts(
         &self,
         text: &Text,
@@ -207,7 +209,8 @@ impl Objective<'_> {
         labels
     }
 
-    /// Returns the labels of the rows of blocks that predict tokens. The first one predicts the token after the anchor.
+    /// Returns the labels of the rows of blocks that predict tokens. The first one predicts the
+    /// token after the anchor.
     fn block_labels(&self, groups: &Groups, text: &Text) -> Labels {
         let (anchors, first) = (groups.anchors(), self.pair.options.kind.first_predicting_row());
         let anchor_weight = groups.tokens() as f32 / anchors.len().max(1) as f32;
@@ -253,8 +256,8 @@ struct Labels {
 }
 
 impl Labels {
-    /// Adds a row that is labelled by the target row at `position` of its sequence. A position beyond
-    /// the end gets the weight 0.
+    /// Adds a row that is labelled by the target row at `position` of its sequence. A position
+    /// beyond the end gets the weight 0.
     fn push(&mut self, text: &Text, sequence: usize, position: usize, weight: f32) {
         let exists = position < text.context;
         let target_row = sequence * text.context + if exists { position } else { 0 };

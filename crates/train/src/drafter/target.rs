@@ -1,7 +1,8 @@
 //! The frozen target of a drafter in training.
 //!
-//! The engine that generates text also computes the features here, with the types of the stored weights. So a drafter
-//! learns from the features that it reads later, and a pass takes as long as one over a prompt.
+//! The engine that generates text also computes the features here, with the types of the stored
+//! weights. So a drafter learns from the features that it reads later, and a pass takes as long as
+//! one over a prompt.
 
 use super::feature_cache::FeatureCache;
 use crate::data::Batch;
@@ -24,7 +25,8 @@ pub struct Target {
     checkpoint: Checkpoint,
     weights: Arc<Weights>,
     engine: Mutex<CachedTransformer<Transformer>>,
-    /// The numbers of layers after which block drafters read hidden states; empty for other drafters.
+    /// The numbers of layers after which block drafters read hidden states; empty for other
+    /// drafters.
     feature_layers: Vec<usize>,
     /// `[vocabulary, hidden]`.
     embedding: Vec<f32>,
@@ -39,7 +41,8 @@ impl Target {
     /// Opens the checkpoint of a target. Its passes use as many threads as rayon.
     ///
     /// # Errors
-    /// If the checkpoint cannot be read, this crate does not implement its architecture, or a thread cannot be started.
+    /// If the checkpoint cannot be read, this crate does not implement its architecture, or a
+    /// thread cannot be started.
     pub fn open(path: &Path) -> std::result::Result<Self, ModelError> {
         let checkpoint = Checkpoint::open(path)?;
         let config = checkpoint.config();
@@ -74,12 +77,12 @@ impl Target {
         })
     }
 
-    /// Returns the target for block drafters, which read its hidden states after these numbers of layers. Its folder for
-    /// features, if there is one, is then that of these hidden states.
+    /// Returns the target for block drafters, which read its hidden states after these numbers of
+    /// layers. Its folder for features, if there is one, is then that of these hidden states.
     ///
     /// # Errors
-    /// If there are no numbers, one is not from 1 to the number of the target's layers, a thread cannot be started, or a
-    /// folder cannot be created.
+    /// If there are no numbers, one is not from 1 to the number of the target's layers, a thread
+    /// cannot be started, or a folder cannot be created.
     pub fn with_feature_layers(self, layers: &[usize]) -> std::result::Result<Self, ModelError> {
         let count = self.config().num_hidden_layers;
         if layers.is_empty() || layers.iter().any(|layer| !(1..=count).contains(layer)) {
@@ -92,8 +95,8 @@ impl Target {
         Ok(Self { engine, feature_layers: layers.to_vec(), cache, ..self })
     }
 
-    /// Returns layers that are evenly spread from the second to the third from last, as DFlash's authors choose them
-    /// (arXiv 2602.06036): five, or as many as there are.
+    /// Returns layers that are evenly spread from the second to the third from last, as DFlash's
+    /// authors choose them (arXiv 2602.06036): five, or as many as there are.
     #[must_use]
     pub fn default_feature_layers(&self) -> Vec<usize> {
         const COUNT: usize = 5;
@@ -105,8 +108,9 @@ impl Target {
         (0..count).map(|number| first + (number as f64 * step).round_ties_even() as usize).collect()
     }
 
-    /// Returns the token that stands for masks by default: the last one whose embedding has at least half of the usual
-    /// size. Rows of tokens that do not exist may be zero, and would make all masks equal.
+    /// Returns the token that stands for masks by default: the last one whose embedding has at
+    /// least half of the usual size. Rows of tokens that do not exist may be zero, and would make
+    /// all masks equal.
     #[must_use]
     pub fn default_mask(&self) -> u32 {
         let hidden = self.config().hidden_size;
@@ -116,13 +120,14 @@ impl Target {
         found.unwrap_or(0) as u32
     }
 
-    /// Returns the numbers of layers after which block drafters read hidden states; none for other drafters.
+    /// Returns the numbers of layers after which block drafters read hidden states; none for other
+    /// drafters.
     pub(crate) fn feature_layers(&self) -> &[usize] {
         &self.feature_layers
     }
 
-    /// Returns the target with a folder for its features. Sequences that it has read before, also for another drafter
-    /// on the same hidden states, are not computed again.
+    /// Returns the target with a folder for its features. Sequences that it has read before, also
+    /// for another drafter on the same hidden states, are not computed again.
     ///
     /// # Errors
     /// If a weight cannot be read, or the folder cannot be created.
@@ -175,7 +180,8 @@ impl Target {
     /// Runs the target over a batch and returns the text with its features.
     ///
     /// # Errors
-    /// If a token is not in the vocabulary, a file of the cache cannot be read or written, or a tensor operation fails.
+    /// If a token is not in the vocabulary, a file of the cache cannot be read or written, or a
+    /// tensor operation fails.
     pub(crate) fn read(&self, batch: &Batch) -> Result<Text> {
         let Config { hidden_size, rms_norm_eps, .. } = *self.config();
         let mut features = Vec::with_capacity(batch.inputs.len() * hidden_size);
@@ -212,8 +218,9 @@ impl Target {
         }
     }
 
-    /// Returns what the engine computes for a sequence: its features, `[tokens, hidden]`, or the hidden states after
-    /// each of the layers that are read and after the last one, `[tokens, (layers + 1) · hidden]`.
+    /// Returns what the engine computes for a sequence: its features, `[tokens, hidden]`, or the
+    /// hidden states after each of the layers that are read and after the last one,
+    /// `[tokens, (layers + 1) · hidden]`.
     fn features(&self, tokens: &[u32]) -> Result<Vec<f32>> {
         let Some(cache) = &self.cache else { return self.compute_features(tokens) };
         if let Some(features) = cache.read(tokens, self.stored_width())? {

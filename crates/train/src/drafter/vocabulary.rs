@@ -1,5 +1,5 @@
-//! A reduced vocabulary of a drafter: the rows of the target's head for the most frequent tokens (EAGLE-3, arXiv
-//! 2503.01840, in its published checkpoints).
+//! A reduced vocabulary of a drafter: the rows of the target's head for the most frequent tokens
+//! (EAGLE-3, arXiv 2503.01840, in its published checkpoints).
 
 use super::target::Target;
 use crate::data::{Dataset, Split};
@@ -30,7 +30,8 @@ impl DraftVocabulary {
         &self.head
     }
 
-    /// Returns the head's output for one of the target's tokens; `None` if the drafter cannot draft it.
+    /// Returns the head's output for one of the target's tokens; `None` if the drafter cannot draft
+    /// it.
     pub(super) fn output(&self, token: u32) -> Option<u32> {
         self.tokens.binary_search(&token).ok().map(|output| output as u32)
     }
@@ -45,7 +46,8 @@ impl DraftVocabulary {
         (0..).zip(&*self.tokens).map(|(output, &token)| i64::from(token) - output).collect()
     }
 
-    /// Returns the tokens that `d2t` describes; `None` if they are not ascending tokens below `vocab_size`.
+    /// Returns the tokens that `d2t` describes; `None` if they are not ascending tokens below
+    /// `vocab_size`.
     pub(super) fn tokens_of(offsets: &[i64], vocab_size: usize) -> Option<Arc<[u32]>> {
         let token = |(output, offset): (i64, &i64)| {
             u32::try_from(output.checked_add(*offset)?).ok().filter(|&t| (t as usize) < vocab_size)

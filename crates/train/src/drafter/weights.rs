@@ -1,10 +1,10 @@
-//! The parameters of a drafter: their names and shapes in checkpoints, their initial values, and their
-//! layout in the trainer.
+//! The parameters of a drafter: their names and shapes in checkpoints, their initial values, and
+//! their layout in the trainer.
 //!
-//! Medusa (arXiv 2401.10774, §2.1.1) starts its heads from zeros, so that they equal the target's head, and so do those of
-//! Hydra (arXiv 2402.05109) here.
-//! The layers of EAGLE (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589) start from the target's
-//! first layer, and those of DFlash (arXiv 2602.06036) and DSpark (arXiv 2607.05147) from its first ones.
+//! Medusa (arXiv 2401.10774, §2.1.1) starts its heads from zeros, so that they equal the target's
+//! head, and so do those of Hydra (arXiv 2402.05109) here. The layers of EAGLE (arXiv 2401.15077)
+//! and ParallelSpec (arXiv 2410.05589) start from the target's first layer, and those of DFlash
+//! (arXiv 2602.06036) and DSpark (arXiv 2607.05147) from its first ones.
 
 use super::options::TrainedDrafterKind;
 use super::shape::{BlockShape, DrafterShape};
@@ -45,11 +45,11 @@ enum Initial {
     Ones,
     /// Normally distributed values of this standard deviation.
     Normal(f32),
-    /// Normally distributed values in rows of this width, with one standard deviation for the first half
-    /// of a row and another one for the second half.
+    /// Normally distributed values in rows of this width, with one standard deviation for the first
+    /// half of a row and another one for the second half.
     NormalHalves(usize, [f32; 2]),
-    /// Normally distributed values of this standard deviation in rows of this width, and 1 more on the diagonal, which ends
-    /// with the rows.
+    /// Normally distributed values of this standard deviation in rows of this width, and 1 more on
+    /// the diagonal, which ends with the rows.
     Identity(usize, f32),
     /// The values of these tensors of the target, concatenated.
     Target(Vec<CheckpointTensor>),
@@ -72,7 +72,8 @@ impl ParameterSpec {
         }
     }
 
-    /// Returns the shapes of the matrices of layers; empty for mask embeddings, which are vectors, and for DSpark's heads.
+    /// Returns the shapes of the matrices of layers; empty for mask embeddings, which are vectors,
+    /// and for DSpark's heads.
     fn matrices(&self) -> Vec<[usize; 2]> {
         let others = [MASK_EMBEDDINGS, MASK_FEATURES, MARKOV_EMBEDDINGS, MARKOV_BIAS, CONFIDENCE];
         if others.contains(&&*self.name) {
@@ -152,8 +153,8 @@ const ATTENTION_TENSORS: [LayerTensor; 4] =
     [LayerTensor::Query, LayerTensor::Key, LayerTensor::Value, LayerTensor::Output];
 const MLP_TENSORS: [LayerTensor; 3] = [LayerTensor::Gate, LayerTensor::Up, LayerTensor::Down];
 
-/// Root mean squares of a drafter's inputs. Masks start with the same scale, and the two halves of the
-/// inputs of `fc` start with equal influence.
+/// Root mean squares of a drafter's inputs. Masks start with the same scale, and the two halves of
+/// the inputs of `fc` start with equal influence.
 #[derive(Clone, Copy, Debug)]
 struct RmsScales {
     embedding: f32,
@@ -164,16 +165,16 @@ impl RmsScales {
     /// No scales, for parameters whose initial values are not used.
     const UNKNOWN: Self = Self { embedding: 1.0, feature: 1.0 };
 
-    /// Returns the scales of a target. Features are results of the final norm, so they have the scale of
-    /// that norm's weights.
+    /// Returns the scales of a target. Features are results of the final norm, so they have the
+    /// scale of that norm's weights.
     fn of(target: &Target) -> Self {
         let rms = |values: &[f32]| (inner_product(values, values) / values.len() as f32).sqrt();
         Self { embedding: rms(target.embedding()), feature: rms(target.final_norm()) }
     }
 }
 
-/// Returns the definitions of a drafter's parameters, in the order of its forward pass. `outputs` is the number of tokens
-/// that it can draft.
+/// Returns the definitions of a drafter's parameters, in the order of its forward pass. `outputs`
+/// is the number of tokens that it can draft.
 fn specs(
     shape: &DrafterShape,
     config: &Config,
@@ -206,10 +207,10 @@ fn specs(
         specs.push(ParameterSpec::one(FC, "fc.weight", &[hidden, 2 * hidden], initial));
         specs.push(ParameterSpec::one(FC_BIAS, "fc.bias", &[hidden], Initial::Zeros));
     }
-    // The layer starts as a copy of the target's first layer, which reads embeddings, too. Its heads
-    // already attend to nearby tokens. Masks learn this only slowly from random weights
-    // (docs/experiments/drafters-and-training.md).
-    // EAGLE's published layer has no norm here. The copied attention expects one: without it, its softmax may saturate.
+    // The layer starts as a copy of the target's first layer, which reads embeddings, too. Its
+    // heads already attend to nearby tokens. Masks learn this only slowly from random weights
+    // (docs/experiments/drafters-and-training.md). EAGLE's published layer has no norm here. The
+    // copied attention expects one: without it, its softmax may saturate.
     let layer = |name: &str, parts: &[LayerTensor]| copied_layer(name.to_owned(), parts, 0, config);
     specs.push(layer(ATTENTION_NORM, &[LayerTensor::AttentionNorm]));
     specs.push(layer(ATTENTION, &ATTENTION_TENSORS));
@@ -221,7 +222,8 @@ fn specs(
     specs
 }
 
-/// Returns the definitions of the parameters of a head on a feature. It equals the target's head at first (Medusa, §2.1.1).
+/// Returns the definitions of the parameters of a head on a feature. It equals the target's head at
+/// first (Medusa, §2.1.1).
 fn draft_head_specs(kind: TrainedDrafterKind, head: usize, hidden: usize) -> Vec<ParameterSpec> {
     let is_hydra = kind == TrainedDrafterKind::Hydra;
     let module = if is_hydra { format!("hydra_mlp.{head}.0") } else { format!("{head}.0") };
@@ -241,9 +243,10 @@ fn draft_head_specs(kind: TrainedDrafterKind, head: usize, hidden: usize) -> Vec
     first.into_iter().chain(residual.into_iter().flatten()).collect()
 }
 
-/// Returns the definitions of a block drafter's parameters. Its layers start as copies of the target's first ones, as the
-/// layers of the other drafters do. They expect normed embeddings. So the context starts as the first of the hidden states
-/// that are read, which resembles the embedding most, with the norm of the target's first layer.
+/// Returns the definitions of a block drafter's parameters. Its layers start as copies of the
+/// target's first ones, as the layers of the other drafters do. They expect normed embeddings. So
+/// the context starts as the first of the hidden states that are read, which resembles the
+/// embedding most, with the norm of the target's first layer.
 fn block_specs(block: &BlockShape, config: &Config, outputs: usize) -> Vec<ParameterSpec> {
     let (hidden, head_dim) = (config.hidden_size, [config.head_dim]);
     let width = block.target_layers.len() * hidden;
@@ -272,8 +275,8 @@ fn block_specs(block: &BlockShape, config: &Config, outputs: usize) -> Vec<Param
     specs
 }
 
-/// Returns the definitions of the parameters of DSpark's heads. They start without effect: a bias of 0 and a confidence of
-/// one half.
+/// Returns the definitions of the parameters of DSpark's heads. They start without effect: a bias
+/// of 0 and a confidence of one half.
 fn head_specs(rank: usize, config: &Config, outputs: usize) -> [ParameterSpec; 4] {
     let embeddings = Initial::Normal(INITIAL_DEVIATION);
     let stored = |tensor| short_name(CheckpointTensor::BlockHead(tensor));
@@ -302,8 +305,8 @@ fn head_specs(rank: usize, config: &Config, outputs: usize) -> [ParameterSpec; 4
     ]
 }
 
-/// Returns the definition of a parameter that is a part of a layer and starts as a copy of the target's. A drafter with
-/// more layers than the target repeats its last one.
+/// Returns the definition of a parameter that is a part of a layer and starts as a copy of the
+/// target's. A drafter with more layers than the target repeats its last one.
 fn copied_layer(
     name: String,
     parts: &[LayerTensor],
@@ -333,8 +336,8 @@ fn short_name(tensor: CheckpointTensor) -> String {
 }
 
 impl Weights {
-    /// Creates initial weights: layers are copies of the target's first ones, Medusa's heads equal the
-    /// target's head, and all other matrices are normally distributed.
+    /// Creates initial weights: layers are copies of the target's first ones, Medusa's heads equal
+    /// the target's head, and all other matrices are normally distributed.
     pub(super) fn random(shape: &DrafterShape, target: &Target, seed: u64) -> Result<Self> {
         let mut number = 0;
         let (config, scales) = (target.config(), RmsScales::of(target));
@@ -347,8 +350,8 @@ impl Weights {
         })
     }
 
-    /// Reads the weights of a drafter that can draft `outputs` tokens. `tensor` returns the values of the tensor of a given
-    /// name and shape.
+    /// Reads the weights of a drafter that can draft `outputs` tokens. `tensor` returns the values
+    /// of the tensor of a given name and shape.
     pub(super) fn read<E: From<candle_core::Error>>(
         shape: &DrafterShape,
         config: &Config,

@@ -1,5 +1,5 @@
-//! Attention over one sequence with rotary positions, forward and backward. A row attends to tokens, and to
-//! rows of its own group ([`Groups`]).
+//! Attention over one sequence with rotary positions, forward and backward. A row attends to
+//! tokens, and to rows of its own group ([`Groups`]).
 //!
 //! Queries are processed in blocks of one depth. The scores of a block come in two parts:
 //!
@@ -118,7 +118,8 @@ impl Rope {
 ///
 /// - `qkv`: `[rows, width]`, already rotated.
 /// - `out`: `[rows, q_size]`, the result.
-/// - `log_sum_exp`: `[heads, rows]`, the log-sum-exp of each row's scores, which [`backward`] needs.
+/// - `log_sum_exp`: `[heads, rows]`, the log-sum-exp of each row's scores, which [`backward`]
+///   needs.
 pub(crate) fn forward(
     heads: HeadLayout,
     groups: &Groups,
@@ -215,8 +216,8 @@ impl<'a> AttentionHead<'a> {
         Self { heads, groups, qkv, query, key, value }
     }
 
-    /// Returns the head's part of a block's rows, `[queries, head_dim]`, from values laid out as the
-    /// attention's result.
+    /// Returns the head's part of a block's rows, `[queries, head_dim]`, from values laid out as
+    /// the attention's result.
     fn block_slice<'b>(&self, values: &'b [f32], block: &Block) -> Matrix<'b> {
         let q_size = self.heads.q_size();
         let from = block.rows.start * q_size + self.query;
@@ -248,7 +249,8 @@ impl<'a> AttentionHead<'a> {
         scores
     }
 
-    /// Turns a block's scores `p` into probabilities and writes the gradients of the scores to `dp`.
+    /// Turns a block's scores `p` into probabilities and writes the gradients of the scores to
+    /// `dp`.
     fn softmax_gradients(
         &self,
         block: &Block,

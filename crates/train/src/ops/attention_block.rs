@@ -9,8 +9,8 @@ use candle_core::Result;
 use forerun_formats::Config;
 use std::sync::Arc;
 
-/// The shape of an attention block. Its weights are one vector: the projections to queries, keys and
-/// values, `[(heads + 2 · kv_heads) · head_dim, hidden]`, then the output projection,
+/// The shape of an attention block. Its weights are one vector: the projections to queries, keys
+/// and values, `[(heads + 2 · kv_heads) · head_dim, hidden]`, then the output projection,
 /// `[hidden, heads · head_dim]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct AttentionShape {

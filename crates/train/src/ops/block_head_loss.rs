@@ -1,13 +1,15 @@
-//! The loss of a block's rows after the heads of DSpark (arXiv 2607.05147, §3): a Markov head, which adds a bias to the
-//! logits of the target's frozen head, and a confidence head.
+//! The loss of a block's rows after the heads of DSpark (arXiv 2607.05147, §3): a Markov head,
+//! which adds a bias to the logits of the target's frozen head, and a confidence head.
 //!
-//! With `n` the row after the final norm, `e` the Markov head's embedding of the token before the row's position, `p` the
-//! target's distribution and `q = softmax(head n + W e)` the drafter's, the loss of a row is
+//! With `n` the row after the final norm, `e` the Markov head's embedding of the token before the
+//! row's position, `p` the target's distribution and `q = softmax(head n + W e)` the drafter's, the
+//! loss of a row is
 //!
 //! `(1 − share) · −ln q(token) + share · Σ |p − q| + weight · BCE(confidence, Σ min(p, q))`.
 //!
-//! The confidence is `sigmoid(c (n, e) + b)`. Its label is the probability that the target accepts a token that is drawn
-//! from `q`. The label is a constant: the drafter does not learn to be predictable.
+//! The confidence is `sigmoid(c (n, e) + b)`. Its label is the probability that the target accepts
+//! a token that is drawn from `q`. The label is a constant: the drafter does not learn to be
+//! predictable.
 
 use super::attention_block::row_slice;
 use super::draft_head::{Distributions, FrozenHead, LOGIT_ROWS};
@@ -58,11 +60,13 @@ impl<'a> MarkovBias<'a> {
 pub(crate) struct BlockLabels {
     /// The token before each row's position.
     pub(crate) previous: Arc<[u32]>,
-    /// The output of the head for the token that each row predicts; `None` if the drafter cannot draft it.
+    /// The output of the head for the token that each row predicts; `None` if the drafter cannot
+    /// draft it.
     pub(crate) tokens: Arc<[Option<u32>]>,
     /// For each row, the target row with the distribution of that token.
     pub(crate) target_rows: Arc<[u32]>,
-    /// The weight of each row's loss. A row of weight 0 has no label: its other entries are ignored.
+    /// The weight of each row's loss. A row of weight 0 has no label: its other entries are
+    /// ignored.
     pub(crate) weights: Arc<[f32]>,
     /// The target's distributions over all its tokens.
     pub(crate) distributions: Arc<Distributions>,
@@ -71,7 +75,8 @@ pub(crate) struct BlockLabels {
 }
 
 impl BlockLabels {
-    /// Returns the target's probability of one of the head's outputs, from its distribution of all tokens.
+    /// Returns the target's probability of one of the head's outputs, from its distribution of all
+    /// tokens.
     fn probability(&self, target: &[f32], output: usize) -> f32 {
         target[self.outputs.as_ref().map_or(output, |tokens| tokens[output] as usize)]
     }
@@ -79,9 +84,9 @@ impl BlockLabels {
 
 /// The loss of a block's rows as an operation. The result is a scalar.
 ///
-/// Inputs: `x`, `[rows, hidden]`; `norm`, `[hidden]`; the weights of the heads, one after another: the Markov head's
-/// embeddings, `[vocabulary, rank]`, and its bias, `[outputs, rank]`; the confidence head's weights, `[hidden + rank]`, and
-/// its bias, `[1]`.
+/// Inputs: `x`, `[rows, hidden]`; `norm`, `[hidden]`; the weights of the heads, one after another:
+/// the Markov head's embeddings, `[vocabulary, rank]`, and its bias, `[outputs, rank]`; the
+/// confidence head's weights, `[hidden + rank]`, and its bias, `[1]`.
 pub(crate) struct BlockHeadLoss {
     pub(crate) epsilon: f32,
     pub(crate) head: Arc<FrozenHead>,
@@ -156,7 +161,8 @@ impl BlockHeadLoss {
         HeadWeights { embeddings, logit_bias, confidence, confidence_bias }
     }
 
-    /// Computes the loss of a range of rows and the gradients of the weights, and writes the gradient of the rows to `dx`.
+    /// Computes the loss of a range of rows and the gradients of the weights, and writes the
+    /// gradient of the rows to `dx`.
     fn range(
         &self,
         range: &Range<usize>,
@@ -203,8 +209,8 @@ impl BlockHeadLoss {
         Rows { range, x, normed, r, embeddings, dlogits: logits, dconfidences }
     }
 
-    /// Adds a row's loss, replaces its logits with their gradients, and returns the gradient of the logit of its
-    /// confidence.
+    /// Adds a row's loss, replaces its logits with their gradients, and returns the gradient of the
+    /// logit of its confidence.
     fn row(&self, row: usize, logits: &mut [f32], confidence: f32, loss: &mut f64) -> f32 {
         let labels = &self.labels;
         let weight = labels.weights[row];

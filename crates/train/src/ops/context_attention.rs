@@ -1,7 +1,8 @@
-//! `x + attention(norm(x))` for the rows of draft blocks: the first half of a layer of DFlash (arXiv 2602.06036, §4).
+//! `x + attention(norm(x))` for the rows of draft blocks: the first half of a layer of DFlash
+//! (arXiv 2602.06036, §4).
 //!
-//! Keys and values of the tokens before a block are projections of their context rows, which have no norm of the layer and
-//! no queries. Each head of queries and keys is normed, as in Qwen3.
+//! Keys and values of the tokens before a block are projections of their context rows, which have
+//! no norm of the layer and no queries. Each head of queries and keys is normed, as in Qwen3.
 
 use super::attention::{self, HeadLayout, Rope};
 use super::attention_block::AttentionShape;
@@ -16,8 +17,9 @@ use std::sync::Arc;
 /// The attention of draft blocks as an operation. The result has the rows of the blocks alone:
 /// `[sequences · rows of blocks, hidden]`.
 ///
-/// Inputs: `x`, `[sequences · rows, hidden]`, the context rows of each sequence and then those of its blocks; the norms of
-/// the blocks' rows, of queries and of keys, `[hidden + 2 · head_dim]`; the weights, see [`AttentionShape`].
+/// Inputs: `x`, `[sequences · rows, hidden]`, the context rows of each sequence and then those of
+/// its blocks; the norms of the blocks' rows, of queries and of keys, `[hidden + 2 · head_dim]`;
+/// the weights, see [`AttentionShape`].
 pub(crate) struct ContextAttention {
     pub(crate) shape: AttentionShape,
     pub(crate) rope: Arc<Rope>,
@@ -176,8 +178,8 @@ impl ContextAttention {
         (dx, dnorms, dweights)
     }
 
-    /// Returns the gradients of queries, keys and values before the norms of heads, `[rows, width]`, and adds those of
-    /// the norms' weights to `dnorms`.
+    /// Returns the gradients of queries, keys and values before the norms of heads,
+    /// `[rows, width]`, and adds those of the norms' weights to `dnorms`.
     fn head_norms_backward(
         &self,
         saved: &Saved,

@@ -1,9 +1,9 @@
-//! The loss of a drafter's rows under its target's frozen head: cross-entropy, optionally mixed with
-//! the divergence from the target's distributions.
+//! The loss of a drafter's rows under its target's frozen head: cross-entropy, optionally mixed
+//! with the divergence from the target's distributions.
 //!
-//! Medusa (arXiv 2401.10774), EAGLE (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589, equations 2
-//! to 4) train with it. The head is frozen, so it has no gradient. The target's distribution at a
-//! position is computed once for all rows that predict it.
+//! Medusa (arXiv 2401.10774), EAGLE (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589,
+//! equations 2 to 4) train with it. The head is frozen, so it has no gradient. The target's
+//! distribution at a position is computed once for all rows that predict it.
 
 use super::attention_block::row_slice;
 use super::elementwise::{exponentials, inner_product, rms_norm_backward, scale_by};
@@ -43,7 +43,8 @@ impl FrozenHead {
         self.weights.len() / self.hidden
     }
 
-    /// Writes the logits, `[rows, vocabulary]`, of rows `[rows, hidden]` that are already normalised.
+    /// Writes the logits, `[rows, vocabulary]`, of rows `[rows, hidden]` that are already
+    /// normalised.
     pub(crate) fn logits(&self, rows: &[f32], logits: &mut [f32]) {
         let vocab_size = self.vocab_size();
         let mut out = MatrixMut::new(logits, vocab_size);
@@ -102,10 +103,11 @@ pub(crate) struct DraftLabels {
     pub(crate) tokens: Arc<[u32]>,
     /// For each row, the target row with the distribution of that token.
     pub(crate) target_rows: Arc<[u32]>,
-    /// The weight of each row's loss. A row of weight 0 has no label: its other entries are ignored.
+    /// The weight of each row's loss. A row of weight 0 has no label: its other entries are
+    /// ignored.
     pub(crate) weights: Arc<[f32]>,
-    /// The target's distributions, and the share of the divergence from them in the loss; `None` for
-    /// cross-entropy alone.
+    /// The target's distributions, and the share of the divergence from them in the loss; `None`
+    /// for cross-entropy alone.
     pub(crate) soft: Option<(Arc<Distributions>, f32)>,
 }
 

@@ -1,12 +1,13 @@
-//! The feature regression loss `L_reg` of EAGLE (arXiv 2401.15077): the distance of predicted features
-//! from the target's. It is also the first term of ParallelSpec's equation 4 (arXiv 2410.05589).
+//! The feature regression loss `L_reg` of EAGLE (arXiv 2401.15077): the distance of predicted
+//! features from the target's. It is also the first term of ParallelSpec's equation 4 (arXiv
+//! 2410.05589).
 
 use super::{Loss, split};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The feature regression loss as an operation: the mean of `SmoothL1(x − feature)` over the values of
-/// a row, summed over the rows by their weights. The result is a scalar.
+/// The feature regression loss as an operation: the mean of `SmoothL1(x − feature)` over the values
+/// of a row, summed over the rows by their weights. The result is a scalar.
 ///
 /// `SmoothL1(d)` is `d²/2` for `|d| ≤ 1` and `|d| − 1/2` beyond (PyTorch's, with β = 1).
 ///

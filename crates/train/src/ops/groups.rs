@@ -1,18 +1,20 @@
 //! The rows of a sequence in training, and its attention mask.
 //!
-//! A *group* is an anchor, which is one of the tokens, with rows after it. All groups of a sequence are computed in
-//! one pass. There are two patterns:
+//! A *group* is an anchor, which is one of the tokens, with rows after it. All groups of a sequence
+//! are computed in one pass. There are two patterns:
 //!
-//! - ParallelSpec (group-wise parallel training, arXiv 2410.05589, §4.1 and figure 3): tokens and the masks after an
-//!   anchor are one causal sequence. A sequence without masks is the plain causal case.
-//! - DFlash (arXiv 2602.06036, §4): tokens are context, which has no queries. The rows of a group are a block: a row for
-//!   the anchor, and masks. They attend to one another and to the tokens before the anchor.
+//! - ParallelSpec (group-wise parallel training, arXiv 2410.05589, §4.1 and figure 3): tokens and
+//!   the masks after an anchor are one causal sequence. A sequence without masks is the plain
+//!   causal case.
+//! - DFlash (arXiv 2602.06036, §4): tokens are context, which has no queries. The rows of a group
+//!   are a block: a row for the anchor, and masks. They attend to one another and to the tokens
+//!   before the anchor.
 
 use std::ops::Range;
 
-/// The rows of one sequence: its tokens in order, then the first further row of every group, then the second one of
-/// every group, and so on. The depth of a row is its distance from its anchor: 0 for a token and for the first row of a
-/// block, k for the k-th mask.
+/// The rows of one sequence: its tokens in order, then the first further row of every group, then
+/// the second one of every group, and so on. The depth of a row is its distance from its anchor: 0
+/// for a token and for the first row of a block, k for the k-th mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Groups {
     tokens: usize,
@@ -57,8 +59,8 @@ impl Groups {
         Self { tokens, further_rows: masks, anchors, pattern: Pattern::Causal }
     }
 
-    /// Creates the rows of a sequence with a block of `size` rows at each of the tokens at `anchors`: the anchor, and
-    /// `size - 1` masks.
+    /// Creates the rows of a sequence with a block of `size` rows at each of the tokens at
+    /// `anchors`: the anchor, and `size - 1` masks.
     ///
     /// # Panics
     /// If the anchors are not strictly increasing, or one is not a token.
@@ -70,7 +72,8 @@ impl Groups {
         self.tokens
     }
 
-    /// Returns the number of rows of a group that are not tokens: its masks, or all rows of its block.
+    /// Returns the number of rows of a group that are not tokens: its masks, or all rows of its
+    /// block.
     pub(crate) fn further_rows(&self) -> usize {
         self.further_rows
     }
@@ -97,8 +100,8 @@ impl Groups {
         usize::from(self.pattern == Pattern::Causal)
     }
 
-    /// Returns the anchor and the depth of a row. A token is its own anchor, whether or not it opens a
-    /// group.
+    /// Returns the anchor and the depth of a row. A token is its own anchor, whether or not it
+    /// opens a group.
     pub(crate) fn anchor_and_depth(&self, row: usize) -> (usize, usize) {
         match row.checked_sub(self.tokens) {
             None => (row, 0),
@@ -109,8 +112,8 @@ impl Groups {
         }
     }
 
-    /// Returns the position of a row for the rotary embedding: the rows of a group continue the text after their
-    /// anchor.
+    /// Returns the position of a row for the rotary embedding: the rows of a group continue the
+    /// text after their anchor.
     pub(crate) fn position(&self, row: usize) -> usize {
         let (anchor, depth) = self.anchor_and_depth(row);
         anchor + depth

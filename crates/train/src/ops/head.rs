@@ -1,5 +1,5 @@
-//! The final norm, the head and the loss as one operation, so that logits exist only for a few rows at
-//! a time.
+//! The final norm, the head and the loss as one operation, so that logits exist only for a few rows
+//! at a time.
 //!
 //! The loss is cross-entropy, optionally mixed with knowledge distillation from a teacher's
 //! distributions (arXiv 1503.02531): `α · KL(teacher ‖ student) + (1 − α) · NLL`.
@@ -28,8 +28,8 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// Creates labels without a teacher and with equal weights, so that the loss is the mean over the
-    /// tokens.
+    /// Creates labels without a teacher and with equal weights, so that the loss is the mean over
+    /// the tokens.
     #[must_use]
     pub fn mean_of(tokens: impl Into<Arc<[u32]>>) -> Self {
         let tokens = tokens.into();
@@ -197,8 +197,8 @@ pub(super) struct SoftLabel<'a> {
     pub(super) share: f32,
 }
 
-/// Adds a row's loss, `share · KL + (1 − share) · NLL`, to `parts` and replaces its logits with their
-/// gradients.
+/// Adds a row's loss, `share · KL + (1 − share) · NLL`, to `parts` and replaces its logits with
+/// their gradients.
 pub(super) fn row_loss(
     logits: &mut [f32],
     token: usize,

@@ -84,8 +84,8 @@ pub(crate) enum Write {
     Add,
 }
 
-/// Computes `out = scale · a b`, or `out += scale · a b`. The same inputs of the same shapes give the
-/// same bits.
+/// Computes `out = scale · a b`, or `out += scale · a b`. The same inputs of the same shapes give
+/// the same bits.
 ///
 /// # Panics
 /// If the shapes do not agree.
@@ -114,8 +114,8 @@ pub(crate) fn multiply(
         }
         return;
     }
-    // SAFETY: the constructors and `transposed` keep every entry within its slice, `out` is borrowed
-    // exclusively, and the shapes agree.
+    // SAFETY: the constructors and `transposed` keep every entry within its slice, `out` is
+    // borrowed exclusively, and the shapes agree.
     unsafe {
         gemm::gemm(
             out.rows,

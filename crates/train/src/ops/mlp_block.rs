@@ -8,8 +8,8 @@ use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
 use forerun_formats::Config;
 
-/// The shape of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`,
-/// then down, `[hidden, intermediate]`.
+/// The shape of an MLP block. Its weights are one vector: gate and up,
+/// `[2 · intermediate, hidden]`, then down, `[hidden, intermediate]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MlpShape {
     /// Width of a row.

@@ -1,10 +1,10 @@
 //! Fused layers of a language model, forward and backward.
 //!
-//! An autograd library records many small operations, and on a CPU each of them costs a pass through
-//! memory. Here one operation is half a Transformer layer, or the head with its loss. A thread runs a
-//! few sequences through the whole operation while they are in its cache, and the operation keeps the
-//! intermediate results that the backward pass needs. The autograd library (candle) only connects the
-//! operations.
+//! An autograd library records many small operations, and on a CPU each of them costs a pass
+//! through memory. Here one operation is half a Transformer layer, or the head with its loss. A
+//! thread runs a few sequences through the whole operation while they are in its cache, and the
+//! operation keeps the intermediate results that the backward pass needs. The autograd library
+//! (candle) only connects the operations.
 //!
 //! The kernels work on slices. The module `reference` implements the same operations with candle's
 //! own, for tests. With one thread, the same input gives the same bits.
@@ -69,7 +69,8 @@ pub(crate) trait Loss: Send + Sync + 'static {
     /// The loss's name in error messages.
     const NAME: &'static str;
 
-    /// Computes the loss and the gradients of the inputs. Those of an input that the loss does not have are empty.
+    /// Computes the loss and the gradients of the inputs. Those of an input that the loss does not
+    /// have are empty.
     fn compute(&self, inputs: [&[f32]; 3]) -> (f32, [Vec<f32>; 3]);
 
     /// Returns whether it computes gradients.

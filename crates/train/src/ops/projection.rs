@@ -1,5 +1,5 @@
-//! The norm and the projection that a block starts with. If the norm has no weights, the rows are not
-//! normalised.
+//! The norm and the projection that a block starts with. If the norm has no weights, the rows are
+//! not normalised.
 
 use super::elementwise::{add, rms_norm, rms_norm_backward, rms_norm_recompute};
 use super::matrix::{Matrix, MatrixMut, Write, multiply};

@@ -1,5 +1,5 @@
-//! Reference implementations of the operations, made of candle's own: slow, simple, and differentiated
-//! by candle.
+//! Reference implementations of the operations, made of candle's own: slow, simple, and
+//! differentiated by candle.
 
 use super::groups::Groups;
 use super::{AttentionShape, MlpShape};
@@ -10,7 +10,8 @@ pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tens
     x.broadcast_div(&(mean + f64::from(epsilon))?.sqrt()?)?.broadcast_mul(weight)
 }
 
-/// `x`: `[sequences · rows, hidden]`. RoPE has base 10,000, and the mask is that of [`Groups::attends`].
+/// `x`: `[sequences · rows, hidden]`. RoPE has base 10,000, and the mask is that of
+/// [`Groups::attends`].
 pub(crate) fn attention_block(
     shape: &AttentionShape,
     groups: &Groups,
@@ -25,8 +26,8 @@ pub(crate) fn attention_block(
     x + attention(shape, groups, &normed, None, weights)?
 }
 
-/// `x`: `[sequences · rows, hidden]`, context rows and then the rows of blocks. `norms`: of the blocks' rows, of queries
-/// and of keys. The result has the rows of blocks alone.
+/// `x`: `[sequences · rows, hidden]`, context rows and then the rows of blocks. `norms`: of the
+/// blocks' rows, of queries and of keys. The result has the rows of blocks alone.
 pub(crate) fn context_attention(
     shape: &AttentionShape,
     groups: &Groups,
@@ -50,7 +51,8 @@ pub(crate) fn context_attention(
     (of_blocks(x)? + of_blocks(&out)?)?.reshape((sequences * (rows - tokens), shape.hidden))
 }
 
-/// Computes attention for normed rows, with its output projection. `head_norms` are those of queries and keys.
+/// Computes attention for normed rows, with its output projection. `head_norms` are those of
+/// queries and keys.
 fn attention(
     shape: &AttentionShape,
     groups: &Groups,

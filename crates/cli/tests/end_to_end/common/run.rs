@@ -71,7 +71,8 @@ impl Run {
         self.through("sh", &["-c", "ulimit -f 1 && exec \"$0\" \"$@\""])
     }
 
-    /// Starts the binary through another program, which gets these arguments before the command line.
+    /// Starts the binary through another program, which gets these arguments before the command
+    /// line.
     #[cfg(target_os = "linux")]
     fn through(self, program: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);

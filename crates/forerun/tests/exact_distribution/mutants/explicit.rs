@@ -44,7 +44,8 @@ pub(super) fn scores(
     Ok(scores)
 }
 
-/// Verifies a draft as the library does, and commits it: one that was not drawn, or one for another rule.
+/// Verifies a draft as the library does, and commits it: one that was not drawn, or one for another
+/// rule.
 pub(super) fn commit_verified(sequence: &mut Sequence, draft: &Draft, scores: &Scores) {
     let verdict = sequence.verify_whole(draft, &scores.rows);
     sequence.commit(draft, &verdict, scores);

@@ -1,7 +1,7 @@
 //! Mutants: published and likely mistakes in keys, drafts, verification and sampling options.
 //!
-//! A mutant is made for given models. So the enumeration finds it on tables, and `forerun certify` finds it on
-//! checkpoints.
+//! A mutant is made for given models. So the enumeration finds it on tables, and `forerun certify`
+//! finds it on checkpoints.
 
 mod blocks;
 mod drafts;
@@ -28,7 +28,8 @@ pub(crate) trait Models {
     /// Returns the draft model's logits after a prefix.
     fn draft_row(&self, prefix: &[TokenId]) -> Vec<f32>;
 
-    /// Returns the logits of the draft model with approximate layers, after `tokens` and the path to a node.
+    /// Returns the logits of the draft model with approximate layers, after `tokens` and the path
+    /// to a node.
     fn layer_parallel_row(
         &self,
         tokens: &[TokenId],

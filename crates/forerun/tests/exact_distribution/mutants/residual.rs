@@ -6,8 +6,8 @@ use crate::mutants::{Mutant, Setup, SharedModels};
 use forerun_core::{Cluster, Distribution, Key, Proposal, Purpose, Verdict, Verification};
 use forerun_decode::{DecodeError, Decoder, Sequence};
 
-/// Chain verification without `verify`, with the correction drawn from the residual or, as a mutant, from
-/// the target's whole row.
+/// Chain verification without `verify`, with the correction drawn from the residual or, as a
+/// mutant, from the target's whole row.
 struct ExplicitVerification {
     subtract: bool,
 }

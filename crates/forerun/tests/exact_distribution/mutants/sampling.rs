@@ -10,8 +10,9 @@ use forerun_decode::{DecodeError, Decoder, Sequence};
 use forerun_lm::fake::row_prefix;
 use std::rc::Rc;
 
-/// Speculative decoding that applies the sampling options itself: to each row with the prefix of its own
-/// path or, as mutants, to all rows with those of the prefix, or as if the prompt were part of the answer.
+/// Speculative decoding that applies the sampling options itself: to each row with the prefix of
+/// its own path or, as mutants, to all rows with those of the prefix, or as if the prompt were part
+/// of the answer.
 struct ExplicitSampling {
     models: SharedModels,
     shape: DraftShape,

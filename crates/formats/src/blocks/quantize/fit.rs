@@ -1,10 +1,10 @@
-//! Scales and minima for the weights of one group. They minimise the squared error, in which each weight
-//! counts with its importance.
+//! Scales and minima for the weights of one group. They minimise the squared error, in which each
+//! weight counts with its importance.
 
 use super::peak_of;
 
-/// A group's weights with their importance. The numbers are of ordinary magnitude, so that no sum of
-/// squares overflows.
+/// A group's weights with their importance. The numbers are of ordinary magnitude, so that no sum
+/// of squares overflows.
 #[derive(Clone, Copy)]
 pub(super) struct Group<'a> {
     pub(super) weights: &'a [f32],
@@ -176,8 +176,8 @@ impl Group<'_> {
         best.fit
     }
 
-    /// Returns the scale and the minimum with the least error. The levels begin at zero. If `below_zero`, the
-    /// minimum is not negative.
+    /// Returns the scale and the minimum with the least error. The levels begin at zero. If
+    /// `below_zero`, the minimum is not negative.
     pub(super) fn fit_scale_and_minimum(self, levels: Integers, below_zero: bool) -> Fit {
         let ends = self
             .weights
@@ -220,7 +220,8 @@ impl Group<'_> {
             Some(Attempt { fit: Fit { scale, minimum: -low - start }, error })
         };
         let mut best = Attempt { fit: all_lowest, error: second };
-        // The highest weight becomes about the highest level, and the lowest becomes level 0, −1/2 or −1.
+        // The highest weight becomes about the highest level, and the lowest becomes level 0, −1/2
+        // or −1.
         for shift in SHIFTS {
             let scale = (high - low) / (levels.1 + shift);
             for below in [0.0, 0.5, 1.0] {

@@ -1,7 +1,8 @@
 //! Making blocks of weights.
 //!
-//! The search for scales follows the ideas of llama.cpp: try scales around the one that uses all levels,
-//! compute the best scale for the levels that result, and keep the scale with the least error.
+//! The search for scales follows the ideas of llama.cpp: try scales around the one that uses all
+//! levels, compute the best scale for the levels that result, and keep the scale with the least
+//! error.
 
 mod fit;
 mod reference;
@@ -18,22 +19,23 @@ const STEP_REFINEMENTS: usize = 4;
 
 /// Appends the blocks of `weights` to `out`. The weights must be finite.
 ///
-/// The squared error is as small as a search finds it. In it, each weight counts with the importance of its
-/// input: `importance[i]` is the mean of the squared activations of input i, as in an importance matrix of
-/// llama.cpp, finite and not negative. The expected squared error of the outputs is then least. llama.cpp
-/// also counts large weights more.
+/// The squared error is as small as a search finds it. In it, each weight counts with the
+/// importance of its input: `importance[i]` is the mean of the squared activations of input i, as
+/// in an importance matrix of llama.cpp, finite and not negative. The expected squared error of the
+/// outputs is then least. llama.cpp also counts large weights more.
 ///
-/// Without importance all weights count equally, but blocks of [`BlockType::Q4_0`], [`BlockType::Q4_1`],
-/// [`BlockType::Q5_0`], [`BlockType::Q5_1`] and [`BlockType::Q8_0`] are ggml's reference blocks, which are
-/// made without a search.
+/// Without importance all weights count equally, but blocks of [`BlockType::Q4_0`],
+/// [`BlockType::Q4_1`], [`BlockType::Q5_0`], [`BlockType::Q5_1`] and [`BlockType::Q8_0`] are ggml's
+/// reference blocks, which are made without a search.
 ///
-/// Blocks depend only on their own weights and the importance of these, and are the same on every processor.
-/// Weights that are too large for the type become its largest, so scales are always finite.
+/// Blocks depend only on their own weights and the importance of these, and are the same on every
+/// processor. Weights that are too large for the type become its largest, so scales are always
+/// finite.
 ///
 /// # Panics
 ///
-/// If the weights or the importance are not of whole blocks, or if the weights are not whole rows of inputs
-/// with importance.
+/// If the weights or the importance are not of whole blocks, or if the weights are not whole rows
+/// of inputs with importance.
 pub fn quantize(
     block_type: BlockType,
     weights: &[f32],
@@ -96,8 +98,8 @@ fn search_block(block: &mut UnpackedBlock, weights: &[f32], importance: Option<&
     }
 }
 
-/// The search for a block's parts. Weights, scales and minima are divided by `unit`, a power of two, so that
-/// they are of ordinary magnitude.
+/// The search for a block's parts. Weights, scales and minima are divided by `unit`, a power of
+/// two, so that they are of ordinary magnitude.
 struct Search<'a> {
     block: &'a mut UnpackedBlock,
     whole: Group<'a>,
@@ -188,8 +190,8 @@ impl Search<'_> {
         self.set(levels, steps, &factors);
     }
 
-    /// Returns the factors of each group with the least error, and the sum of these errors. The factors
-    /// nearest to the group's own scale and minimum and their neighbours are tried.
+    /// Returns the factors of each group with the least error, and the sum of these errors. The
+    /// factors nearest to the group's own scale and minimum and their neighbours are tried.
     fn nearest_factors(
         &self,
         levels: impl LevelSet,
@@ -290,8 +292,8 @@ fn power_of_two(value: f32) -> f32 {
     f32::from_bits(value.to_bits() & EXPONENT).max(f32::MIN_POSITIVE)
 }
 
-/// Sets the importance relative to the largest of the block. It is not zero, so weights of inputs without
-/// activations are kept if that costs nothing.
+/// Sets the importance relative to the largest of the block. It is not zero, so weights of inputs
+/// without activations are kept if that costs nothing.
 fn set_relative_importance(importance: &[f32], relative: &mut [f32]) {
     const LEAST: f32 = 1.0e-6;
     let peak = peak(importance);

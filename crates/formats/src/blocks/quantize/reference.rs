@@ -1,5 +1,5 @@
-//! ggml's reference for the types of 32 weights, without a search for better scales. The blocks are equal to
-//! those of the Python package `gguf` as long as their scales are finite.
+//! ggml's reference for the types of 32 weights, without a search for better scales. The blocks are
+//! equal to those of the Python package `gguf` as long as their scales are finite.
 
 use half::f16;
 
@@ -47,8 +47,8 @@ pub(super) fn from_magnitude(block: &mut UnpackedBlock, weights: &[f32]) {
     }
 }
 
-/// Returns a scale as f16, and the inverse of the scale before it was rounded. Scales that are too large for
-/// f16 become the largest.
+/// Returns a scale as f16, and the inverse of the scale before it was rounded. Scales that are too
+/// large for f16 become the largest.
 fn scale_and_inverse(scale: f32) -> (f32, f32) {
     let rounded = to_half(scale);
     let exact = if rounded.abs() == f16::MAX.to_f32() { rounded } else { scale };

@@ -270,7 +270,8 @@ impl GgufArchitecture {
         names.join(", ")
     }
 
-    /// Sets what the architecture computes beyond a plain Llama. `has` says whether a tensor is stored.
+    /// Sets what the architecture computes beyond a plain Llama. `has` says whether a tensor is
+    /// stored.
     pub(super) fn adapt(
         &self,
         options: &ModelOptions<'_>,
@@ -359,7 +360,8 @@ impl GgufArchitecture {
     }
 }
 
-/// Gemma 2 and 3. The factor of scores is not stored: it depends on the size of the published model.
+/// Gemma 2 and 3. The factor of scores is not stored: it depends on the size of the published
+/// model.
 fn gemma(options: &ModelOptions<'_>, family: Family, config: &mut Config) -> Result<(), LoadError> {
     let limit = |name, default: Option<f32>| match options.contains(name) {
         true => options.positive_or_zero(name),

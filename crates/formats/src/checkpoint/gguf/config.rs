@@ -18,8 +18,8 @@ use crate::load_error::LoadError;
 ///
 /// # Errors
 ///
-/// When the architecture is not supported, an option is missing or invalid, or an option changes the
-/// computation in a way that is not supported.
+/// When the architecture is not supported, an option is missing or invalid, or an option changes
+/// the computation in a way that is not supported.
 pub(super) fn read_config(
     metadata: GgufMetadata<'_>,
     has: &dyn Fn(&str) -> bool,
@@ -96,7 +96,8 @@ pub(super) fn read_config(
     Ok((config, architecture))
 }
 
-/// Returns how many of the layers are for multi-token prediction. They are the last ones, and not read.
+/// Returns how many of the layers are for multi-token prediction. They are the last ones, and not
+/// read.
 fn next_token_layers(
     options: &ModelOptions<'_>,
     architecture: &GgufArchitecture,
@@ -135,7 +136,8 @@ fn supported_architecture(
     }
 }
 
-/// Returns the width of the dense MLP. If all layers have experts, it may be absent, and theirs counts.
+/// Returns the width of the dense MLP. If all layers have experts, it may be absent, and theirs
+/// counts.
 fn intermediate_size(
     options: &ModelOptions<'_>,
     architecture: &GgufArchitecture,

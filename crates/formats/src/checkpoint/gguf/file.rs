@@ -1,5 +1,5 @@
-//! GGUF files on disk: their names, the parts of a split one, and a file of which only the metadata are
-//! read.
+//! GGUF files on disk: their names, the parts of a split one, and a file of which only the metadata
+//! are read.
 
 use std::path::Path;
 
@@ -16,8 +16,9 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Finds the GGUF file that [`Checkpoint::open`](crate::Checkpoint::open) reads at `path`, or the first
-    /// part of a split one. Returns `None` for models of other formats, and for paths without a model.
+    /// Finds the GGUF file that [`Checkpoint::open`](crate::Checkpoint::open) reads at `path`, or
+    /// the first part of a split one. Returns `None` for models of other formats, and for paths
+    /// without a model.
     ///
     /// # Errors
     ///
@@ -37,14 +38,15 @@ impl GgufFile {
     }
 }
 
-/// Returns whether a file is named as a GGUF model, or as a part of one, and not as a projector of images.
+/// Returns whether a file is named as a GGUF model, or as a part of one, and not as a projector of
+/// images.
 #[must_use]
 pub fn is_model_name(name: &str) -> bool {
     name.ends_with(".gguf") && !name.starts_with("mmproj")
 }
 
-/// Returns the names of all parts of a split model, in their order, given the name of one of them. Any
-/// other name is that of the only part.
+/// Returns the names of all parts of a split model, in their order, given the name of one of them.
+/// Any other name is that of the only part.
 #[must_use]
 pub fn part_names(name: &str) -> Vec<String> {
     match split_name(name) {
@@ -55,8 +57,8 @@ pub fn part_names(name: &str) -> Vec<String> {
     }
 }
 
-/// Returns the name of a file without the ending of a part, and the number of parts, or zero: equal for all
-/// parts of a model.
+/// Returns the name of a file without the ending of a part, and the number of parts, or zero: equal
+/// for all parts of a model.
 pub(crate) fn model_name(name: &str) -> (&str, u32) {
     split_name(name).unwrap_or((name, 0))
 }
@@ -86,7 +88,8 @@ pub(crate) fn is_gguf(file: &WeightFile) -> bool {
 ///
 /// # Errors
 ///
-/// When the file is broken, its name does not fit its place among the parts, or another part is missing.
+/// When the file is broken, its name does not fit its place among the parts, or another part is
+/// missing.
 pub(crate) fn with_other_parts(file: WeightFile) -> Result<Vec<WeightFile>, LoadError> {
     let head = GgufHead::parse(file.bytes(), file.path())?;
     let Split { number, count, .. } = Split::read(GgufMetadata::new(&file, &head.metadata))?;

@@ -1,5 +1,5 @@
-//! Gemma 4, as a GGUF file's metadata describe it. The sizes of layers without a window are under the common names, and
-//! those of layers with a window have a suffix.
+//! Gemma 4, as a GGUF file's metadata describe it. The sizes of layers without a window are under
+//! the common names, and those of layers with a window have a suffix.
 
 use super::options::ModelOptions;
 use crate::architecture::{Activation, QkNorms};
@@ -12,8 +12,8 @@ use crate::load_error::LoadError;
 const KV_HEADS: &str = "attention.head_count_kv";
 const MLP_WIDTH: &str = "feed_forward_length";
 
-/// Sets what Gemma 4 computes. `has` says whether a tensor is stored. The configuration has the sizes of the layers
-/// without a window.
+/// Sets what Gemma 4 computes. `has` says whether a tensor is stored. The configuration has the
+/// sizes of the layers without a window.
 pub(super) fn read(
     options: &ModelOptions<'_>,
     has: &dyn Fn(&str) -> bool,
@@ -94,7 +94,8 @@ pub(super) fn first_size(
     Ok(sizes(options, name, layers)?.first().copied())
 }
 
-/// Returns the share of pairs that are rotated: files divide the frequencies of the others by at least 1e30.
+/// Returns the share of pairs that are rotated: files divide the frequencies of the others by at
+/// least 1e30.
 pub(super) fn rotated_share(divisors: &[f32]) -> Option<f32> {
     let rotated = divisors.iter().take_while(|divisor| **divisor == 1.0).count();
     let are_still = divisors[rotated..].iter().all(|divisor| *divisor >= 1e30);

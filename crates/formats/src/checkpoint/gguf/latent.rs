@@ -23,7 +23,8 @@ pub(super) fn read(
     const KEY: &str = "attention.key_length_mla";
     const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
     let rope_dim = config.head_dim;
-    // Old files have one tensor of all expansions, and the sizes of expanded heads under other names.
+    // Old files have one tensor of all expansions, and the sizes of expanded heads under other
+    // names.
     let [key, value] = match options.contains(KEY) {
         true => [KEY, "attention.value_length_mla"],
         false => ["attention.key_length", "attention.value_length"],

@@ -9,10 +9,11 @@ use super::value::{Scalar, StoredValue, ValueType};
 use crate::checkpoint::WeightFile;
 use crate::load_error::LoadError;
 
-/// The metadata of a GGUF file: options by name, such as `tokenizer.ggml.tokens`. Values are read from
-/// the file when they are asked for, and texts borrow its bytes.
+/// The metadata of a GGUF file: options by name, such as `tokenizer.ggml.tokens`. Values are read
+/// from the file when they are asked for, and texts borrow its bytes.
 ///
-/// All methods return `None` for an absent option, and [`LoadError::GgufField`] for one of another type.
+/// All methods return `None` for an absent option, and [`LoadError::GgufField`] for one of another
+/// type.
 #[derive(Clone, Copy)]
 pub struct GgufMetadata<'a> {
     file: &'a WeightFile,

@@ -6,8 +6,8 @@ use crate::config::{Config, Family, MAX_EXPERTS, MixtureLayers};
 use crate::json_options::MAX_SIZE;
 use crate::load_error::LoadError;
 
-/// Reads the experts of all layers, if the family has experts. How the router weighs them is not stored:
-/// it follows from the family. `has` says whether a tensor is stored.
+/// Reads the experts of all layers, if the family has experts. How the router weighs them is not
+/// stored: it follows from the family. `has` says whether a tensor is stored.
 pub(super) fn read(
     options: &ModelOptions<'_>,
     family: Family,
@@ -93,7 +93,8 @@ fn groups(
     let [n_groups, groups_per_token] = match options.size_or_zero("expert_group_count")? {
         Some(1) => return Ok(None),
         Some(n_groups) => [n_groups, options.required_size("expert_group_used_count", n_groups)?],
-        // Old files do not have the groups. These are the models that were published with so many experts.
+        // Old files do not have the groups. These are the models that were published with so many
+        // experts.
         None => match (family, n_experts) {
             (Family::DeepseekV2, 160) => [8, 3],
             (Family::DeepseekV3, 256) => [8, 4],
@@ -103,8 +104,8 @@ fn groups(
     Ok(Some(ExpertGroups { n_groups, groups_per_token, experts_scored }))
 }
 
-/// Returns the width of an expert. Without the option, it is that of a dense MLP or, for Qwen, that width is
-/// for all experts of a token.
+/// Returns the width of an expert. Without the option, it is that of a dense MLP or, for Qwen, that
+/// width is for all experts of a token.
 fn expert_size(
     options: &ModelOptions<'_>,
     family: Family,

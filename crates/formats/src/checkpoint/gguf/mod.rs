@@ -52,8 +52,8 @@ fn type_code(weight_type: WeightType) -> u32 {
     }
 }
 
-/// Returns the code of a file's types (`llama_ftype`). If all matrices have a type that llama.cpp only mixes
-/// with others, it is the code of the smallest of these mixes.
+/// Returns the code of a file's types (`llama_ftype`). If all matrices have a type that llama.cpp
+/// only mixes with others, it is the code of the smallest of these mixes.
 fn file_type(types: WeightTypes) -> u32 {
     let block_type = match types {
         WeightTypes::Mix(mix) => return mix.file_type(),
@@ -108,14 +108,14 @@ fn encode(weight_type: WeightType, row: &[f32], importance: Option<&[f32]>, out:
     }
 }
 
-/// Writes a checkpoint as a GGUF file, with its matrices in these types ([`WeightTypes`], or one type). Stored blocks of the same type are
-/// copied. `metadata` holds additional entries, such as the tokenizer. They follow the entries that are
-/// derived from the configuration.
+/// Writes a checkpoint as a GGUF file, with its matrices in these types ([`WeightTypes`], or one
+/// type). Stored blocks of the same type are copied. `metadata` holds additional entries, such as
+/// the tokenizer. They follow the entries that are derived from the configuration.
 ///
 /// # Errors
 ///
-/// [`LoadError::UnsupportedOption`] if llama.cpp cannot compute the model, or if its rows do not divide
-/// into blocks. Other errors if weights cannot be read or the file cannot be written.
+/// [`LoadError::UnsupportedOption`] if llama.cpp cannot compute the model, or if its rows do not
+/// divide into blocks. Other errors if weights cannot be read or the file cannot be written.
 pub fn write_gguf<'a>(
     checkpoint: &Checkpoint,
     file: &Path,
@@ -125,8 +125,8 @@ pub fn write_gguf<'a>(
     write_gguf_with(checkpoint, file, weights.into(), metadata, &mut |_, _| ())
 }
 
-/// Does the same as [`write_gguf`]. `on_tensor` receives the number of tensors written and the number of
-/// all tensors.
+/// Does the same as [`write_gguf`]. `on_tensor` receives the number of tensors written and the
+/// number of all tensors.
 ///
 /// # Errors
 ///
@@ -213,7 +213,8 @@ fn check_supported(config: &Config, path: &Path) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Rejects models whose rows are not whole blocks of the type of all matrices. A mix chooses types that fit.
+/// Rejects models whose rows are not whole blocks of the type of all matrices. A mix chooses types
+/// that fit.
 fn check_whole_blocks(config: &Config, path: &Path, types: WeightTypes) -> Result<(), LoadError> {
     let WeightTypes::All(WeightType::Quantized(block_type)) = types else { return Ok(()) };
     let rows = [
@@ -272,7 +273,8 @@ fn model_metadata(config: &Config, types: WeightTypes) -> Vec<(String, GgufValue
     general.chain(model).collect()
 }
 
-/// Returns the divisor of each frequency, `[head_dim / 2]`, if the frequencies are scaled one by one.
+/// Returns the divisor of each frequency, `[head_dim / 2]`, if the frequencies are scaled one by
+/// one.
 fn rope_divisors(config: &Config) -> Option<Vec<f32>> {
     match &config.rope_scaling {
         // A model with YaRN or proportional RoPE is not written.
@@ -304,8 +306,8 @@ struct StoredTensor<'a> {
 }
 
 impl StoredTensor<'_> {
-    /// Writes the tensor's rows. The rows of queries and keys are in half-split order here. They are
-    /// reordered for an architecture that rotates neighbouring values of a head.
+    /// Writes the tensor's rows. The rows of queries and keys are in half-split order here. They
+    /// are reordered for an architecture that rotates neighbouring values of a head.
     fn write(
         &self,
         importance: Option<&Importance>,

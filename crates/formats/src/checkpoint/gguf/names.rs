@@ -32,8 +32,8 @@ pub(super) fn architecture(family: Family) -> &'static str {
     found.map_or("llama", |(name, _)| name)
 }
 
-/// Whether RoPE rotates neighbouring values of a head, (2i, 2i + 1), rather than (i, i + head_dim/2). The
-/// rows of queries and keys are stored in that order then.
+/// Whether RoPE rotates neighbouring values of a head, (2i, 2i + 1), rather than (i, i +
+/// head_dim/2). The rows of queries and keys are stored in that order then.
 pub(super) fn rotates_neighbours(family: Family) -> bool {
     architecture(family) == "llama"
 }
@@ -44,8 +44,8 @@ pub(super) fn is_rotated(tensor: Tensor) -> bool {
     matches!(tensor, Tensor::Layer(_, Query | QueryBias | Key | KeyBias))
 }
 
-/// Returns a tensor's name in GGUF. Some architectures have other names for some tensors, or store several
-/// tensors as one.
+/// Returns a tensor's name in GGUF. Some architectures have other names for some tensors, or store
+/// several tensors as one.
 pub(super) fn gguf_name(tensor: Tensor) -> String {
     let (layer, part) = match tensor {
         Tensor::Embedding => return "token_embd.weight".into(),
@@ -58,7 +58,8 @@ pub(super) fn gguf_name(tensor: Tensor) -> String {
         Tensor::Head => return "output.weight".into(),
         Tensor::HeadBias => return "output.bias".into(),
         Tensor::Layer(layer, part) => (layer, part),
-        // Complete models have no other tensors, except those of experts, which are parts of others.
+        // Complete models have no other tensors, except those of experts, which are parts of
+        // others.
         other => return other.to_string(),
     };
     format!("blk.{layer}.{}", layer_name(part))

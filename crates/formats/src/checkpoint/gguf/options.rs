@@ -70,8 +70,8 @@ impl ModelOptions<'_> {
         }
     }
 
-    /// Returns a size that may be given for each layer, if it is the same for all of them or 0; `None` if it is 0
-    /// for all of them.
+    /// Returns a size that may be given for each layer, if it is the same for all of them or 0;
+    /// `None` if it is 0 for all of them.
     pub(super) fn of_some_layers(
         &self,
         name: &str,

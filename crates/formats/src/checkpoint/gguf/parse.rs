@@ -34,21 +34,24 @@ const MAX_NESTING: usize = 4;
 /// The head of a GGUF file.
 pub(super) struct GgufHead {
     pub(super) metadata: BTreeMap<String, StoredValue>,
-    /// By name. The order is fixed, so if there are several errors, the same one is always reported.
+    /// By name. The order is fixed, so if there are several errors, the same one is always
+    /// reported.
     pub(super) tensors: BTreeMap<String, StoredTensor>,
 }
 
 /// The description of a tensor.
 pub(super) struct StoredTensor {
     pub(super) dtype: Dtype,
-    /// `[outputs, inputs]` or `[size]`, as everywhere in this crate. The file has the reverse order.
+    /// `[outputs, inputs]` or `[size]`, as everywhere in this crate. The file has the reverse
+    /// order.
     pub(super) shape: Vec<usize>,
     /// The range of its bytes in the file.
     pub(super) bytes: Range<usize>,
 }
 
 impl GgufHead {
-    /// Parses the head of a file, and checks that the tensors are within `bytes` and do not overlap.
+    /// Parses the head of a file, and checks that the tensors are within `bytes` and do not
+    /// overlap.
     ///
     /// # Errors
     ///

@@ -42,8 +42,8 @@ impl Places<'_> {
         stored
     }
 
-    /// Returns the names of the two tensors that hold the expansion of compressed keys and values. Old files have
-    /// one.
+    /// Returns the names of the two tensors that hold the expansion of compressed keys and values.
+    /// Old files have one.
     pub(super) fn split_expansion(&self, tensor: Tensor) -> Option<[String; 2]> {
         let Tensor::Layer(layer, LayerTensor::LatentUp) = tensor else { return None };
         let whole = gguf_name(tensor);
@@ -108,7 +108,8 @@ impl Places<'_> {
                 let outputs = 2 * (values + keys) + mixer.n_value_heads;
                 set("ssm_in.weight", outputs, RowLayout::from_row(first));
             }
-            // Each key head has its query, its key, and the values and gates of its value heads in old files.
+            // Each key head has its query, its key, and the values and gates of its value heads in
+            // old files.
             (_, T::MixerQuery | T::MixerKey | T::MixerValue | T::MixerGate)
                 if (self.has)(&of_layer("ssm_in.weight")) =>
             {
@@ -137,7 +138,8 @@ impl Places<'_> {
         }
     }
 
-    /// Places the norms of a Falcon with two of them: attention reads the one that is called the second.
+    /// Places the norms of a Falcon with two of them: attention reads the one that is called the
+    /// second.
     fn place_norms_of_falcon(&self, stored: &mut StoredAs, layer: usize, part: LayerTensor) {
         use LayerTensor as T;
         if self.gguf.family != Family::Falcon
@@ -154,7 +156,8 @@ impl Places<'_> {
         };
     }
 
-    /// Places queries, keys and values, which may be one stored tensor, and orders the rows of RoPE's pairs.
+    /// Places queries, keys and values, which may be one stored tensor, and orders the rows of
+    /// RoPE's pairs.
     fn place_attention(&self, stored: &mut StoredAs, layer: usize, part: LayerTensor) {
         use LayerTensor as T;
         let config = self.config;
@@ -207,8 +210,8 @@ impl Places<'_> {
         }
     }
 
-    /// Places the norm and the matrices of the dense MLP. That next to experts has other names, and gate and up
-    /// may be one stored tensor.
+    /// Places the norm and the matrices of the dense MLP. That next to experts has other names, and
+    /// gate and up may be one stored tensor.
     fn place_mlp(&self, stored: &mut StoredAs, layer: usize, part: LayerTensor) {
         use LayerTensor as T;
         let has_experts =
@@ -239,8 +242,8 @@ impl Places<'_> {
         }
     }
 
-    /// Places a tensor of an expert: a part of one tensor of all experts, which may hold gate and up together.
-    /// Old files of Mixtral have a tensor for each expert.
+    /// Places a tensor of an expert: a part of one tensor of all experts, which may hold gate and
+    /// up together. Old files of Mixtral have a tensor for each expert.
     fn place_expert(&self, stored: &mut StoredAs, layer: usize, expert: usize, part: ExpertTensor) {
         use ExpertTensor as T;
         let Some(layers) = &self.config.experts else { return };

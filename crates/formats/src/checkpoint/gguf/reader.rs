@@ -184,7 +184,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Reads which pairs RoPE rotates in the layers without a window, if the file says so (Gemma 4).
+    /// Reads which pairs RoPE rotates in the layers without a window, if the file says so (Gemma
+    /// 4).
     fn add_share_of_rope(
         &self,
         config: &mut Config,
@@ -282,8 +283,9 @@ impl Parts<'_> {
         Ok(Location { file, bytes, dtype, layout, quantized, assembled })
     }
 
-    /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a mixture of experts)
-    /// means that the configuration does not describe this model. Layers for multi-token prediction are skipped.
+    /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a mixture of
+    /// experts) means that the configuration does not describe this model. Layers for multi-token
+    /// prediction are skipped.
     fn reject_unexpected(
         &self,
         used: &HashSet<String>,

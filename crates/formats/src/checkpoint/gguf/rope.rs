@@ -23,8 +23,8 @@ pub(super) enum Divisors {
     Short(Arc<[f32]>),
 }
 
-/// Adds stored divisors of RoPE's frequencies. Of LongRoPE's, the short ones count, so the context is the
-/// original one: with the long ones, a row would not depend on its own prefix alone.
+/// Adds stored divisors of RoPE's frequencies. Of LongRoPE's, the short ones count, so the context
+/// is the original one: with the long ones, a row would not depend on its own prefix alone.
 ///
 /// # Errors
 ///
@@ -58,8 +58,8 @@ pub(super) fn add_divisors(
     config.validate(path)
 }
 
-/// Reads the scaling of RoPE. A factor without a type is linear, as in llama.cpp. LongRoPE's factors are
-/// tensors, and are added later.
+/// Reads the scaling of RoPE. A factor without a type is linear, as in llama.cpp. LongRoPE's
+/// factors are tensors, and are added later.
 pub(super) fn rope_scaling(
     options: &ModelOptions<'_>,
     architecture: &GgufArchitecture,
@@ -89,7 +89,8 @@ pub(super) fn rope_scaling(
     Ok(RopeScaling::None)
 }
 
-/// Reads YaRN. Files do not say whether the borders between pairs are rounded: those of gpt-oss are not.
+/// Reads YaRN. Files do not say whether the borders between pairs are rounded: those of gpt-oss are
+/// not.
 fn yarn(
     options: &ModelOptions<'_>,
     architecture: &GgufArchitecture,
@@ -110,7 +111,8 @@ fn yarn(
     }))
 }
 
-/// Reads the share of a head that RoPE rotates, so that [`Config::rotary_dims`] is the stored number.
+/// Reads the share of a head that RoPE rotates, so that [`Config::rotary_dims`] is the stored
+/// number.
 pub(super) fn partial_rotary_factor(
     options: &ModelOptions<'_>,
     head_dim: usize,
@@ -124,15 +126,17 @@ pub(super) fn partial_rotary_factor(
     Ok(rotated_share(dims, head_dim))
 }
 
-/// Returns the share of a head that is exactly `dims` after [`Config::rotary_dims`] has rounded it down.
+/// Returns the share of a head that is exactly `dims` after [`Config::rotary_dims`] has rounded it
+/// down.
 fn rotated_share(dims: usize, head_dim: usize) -> f32 {
     let share = dims as f32 / head_dim as f32;
     let rotated = (head_dim as f64 * f64::from(share)) as usize;
     if rotated < dims { share.next_up() } else { share }
 }
 
-/// Reads the sliding window. The pattern says which layers use it: a flag for each of them or, in some
-/// architectures, the number of layers of which the last has none. Without one, the architecture decides.
+/// Reads the sliding window. The pattern says which layers use it: a flag for each of them or, in
+/// some architectures, the number of layers of which the last has none. Without one, the
+/// architecture decides.
 pub(super) fn sliding_window(
     options: &ModelOptions<'_>,
     architecture: &GgufArchitecture,

@@ -243,8 +243,8 @@ fn rope_scaling_is_written() {
     let (dimensions, code, bytes) = &tensors["rope_freqs.weight"];
     assert_eq!((&dimensions[..], *code), (&[8][..], 0));
     let divisors = floats(bytes, 8);
-    // The first pair turns 5 times over 32 positions and keeps its frequency; the slowest pairs' are
-    // divided by 8.
+    // The first pair turns 5 times over 32 positions and keeps its frequency; the slowest pairs'
+    // are divided by 8.
     assert_eq!((divisors[0], divisors[7]), (1.0, 8.0));
     assert!(divisors[1] > 1.0 && divisors[1] < 8.0, "{divisors:?}");
 }

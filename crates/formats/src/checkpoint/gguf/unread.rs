@@ -1,5 +1,5 @@
-//! Options that change the computation of some model of llama.cpp, and that this engine does not compute.
-//! Each of them is accepted with the value that leaves the computation as it is.
+//! Options that change the computation of some model of llama.cpp, and that this engine does not
+//! compute. Each of them is accepted with the value that leaves the computation as it is.
 
 use super::architectures::GgufArchitecture;
 use super::metadata::GgufMetadata;
@@ -28,9 +28,11 @@ enum Neutral {
     HiddenSize,
     /// The base of RoPE.
     RopeTheta,
-    /// Whether the weights of the chosen experts are divided by their sum, as the architecture does it.
+    /// Whether the weights of the chosen experts are divided by their sum, as the architecture does
+    /// it.
     ExpertsNormalised,
-    /// The code of the function from a router's scores to weights, as the architecture computes it, or 0.
+    /// The code of the function from a router's scores to weights, as the architecture computes it,
+    /// or 0.
     ExpertGating,
 }
 
@@ -159,8 +161,8 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("rope.scaling.yarn_attn_factor", Neutral::AttentionFactor),
 ];
 
-/// Rejects options that would change the computation of `config`. Some are read with LongRoPE's factors, or by
-/// some architectures.
+/// Rejects options that would change the computation of `config`. Some are read with LongRoPE's
+/// factors, or by some architectures.
 ///
 /// # Errors
 ///

@@ -47,7 +47,8 @@ impl ValueType {
         Self::ALL.into_iter().find(|value_type| value_type.code() == code)
     }
 
-    /// Returns the number of bytes of a value; `None` for texts and arrays, whose lengths are stored.
+    /// Returns the number of bytes of a value; `None` for texts and arrays, whose lengths are
+    /// stored.
     pub(super) fn width(self) -> Option<usize> {
         match self {
             Self::U8 | Self::I8 | Self::Bool => Some(1),
@@ -86,7 +87,8 @@ pub(super) struct StoredValue {
     pub(super) value_type: ValueType,
     /// The number of elements, if the value is an array.
     pub(super) array_length: Option<usize>,
-    /// The bytes of the value or the elements, without the type and the length of a whole text or array.
+    /// The bytes of the value or the elements, without the type and the length of a whole text or
+    /// array.
     pub(super) bytes: Range<usize>,
 }
 
@@ -100,8 +102,8 @@ pub(super) enum Scalar<'a> {
 }
 
 impl<'a> Scalar<'a> {
-    /// Decodes a value. Returns `None` if the bytes are no value of this type: a text that is not UTF-8,
-    /// a bool other than 0 and 1, or an array.
+    /// Decodes a value. Returns `None` if the bytes are no value of this type: a text that is not
+    /// UTF-8, a bool other than 0 and 1, or an array.
     pub(super) fn decode(value_type: ValueType, bytes: &'a [u8]) -> Option<Self> {
         Some(match value_type {
             ValueType::U8 => Self::Integer(u8::from_le_bytes(bytes.try_into().ok()?).into()),

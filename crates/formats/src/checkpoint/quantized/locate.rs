@@ -18,8 +18,8 @@ pub(crate) struct LocatedMatrix {
     pub(crate) names: Vec<String>,
 }
 
-/// Names that a format may give to the scales of a matrix, after the matrix's module. Activations are not
-/// quantised, so the others are not needed.
+/// Names that a format may give to the scales of a matrix, after the matrix's module. Activations
+/// are not quantised, so the others are not needed.
 const SCALES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
 const ACTIVATION_SCALES: [&str; 3] = ["input_scale", "activation_scale", "output_scale"];
 
@@ -61,8 +61,9 @@ impl Shards<'_> {
             Quantization::Gptq { bits, group_size, zeros_less_one, ordered_by_activation }
                 if is_stored("qweight") =>
             {
-                // Version 1 stores zero points less one, and a zero point of 0 as −1 with a borrow from the
-                // next integer of its word. So ones are added to whole words, as GPTQModel does.
+                // Version 1 stores zero points less one, and a zero point of 0 as −1 with a borrow
+                // from the next integer of its word. So ones are added to whole words, as GPTQModel
+                // does.
                 let added = match (zeros_less_one, bits) {
                     (false, _) => 0,
                     (true, 4) => 0x1111_1111,
@@ -248,7 +249,8 @@ impl Parts<'_> {
         let found = SCALES.into_iter().find(|name| self.stored(name).is_some());
         let scale = found.ok_or_else(|| self.missing(SCALES[0]))?;
         let stored = self.stored(scale).map(|stored| stored.shape.clone()).unwrap_or_default();
-        // One scale has no dimension that says so, whatever the configuration says of other matrices.
+        // One scale has no dimension that says so, whatever the configuration says of other
+        // matrices.
         let sharing = if stored.is_empty() { ScaleSharing::Matrix } else { sharing };
         let whole = usize::MAX;
         let (shape, size, strides) = match sharing {

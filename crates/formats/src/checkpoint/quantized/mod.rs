@@ -1,8 +1,9 @@
 //! Quantised matrices of safetensors files, read row by row.
 //!
-//! In every format a weight is `(quant − zero) · scale`. The difference is exact, and the product is rounded once,
-//! to f32. Formats differ in where a quant, a zero point and a scale are stored, so they are data here: [`Words`]
-//! and [`Scales`]. `locate` finds the parts of a matrix in a checkpoint.
+//! In every format a weight is `(quant − zero) · scale`. The difference is exact, and the product
+//! is rounded once, to f32. Formats differ in where a quant, a zero point and a scale are stored,
+//! so they are data here: [`Words`] and [`Scales`]. `locate` finds the parts of a matrix in a
+//! checkpoint.
 
 mod locate;
 
@@ -133,8 +134,8 @@ struct Scales {
     kind: ScaleType,
     /// The number of successive rows that share a scale.
     rows: usize,
-    /// The distance between the scales of successive rows (or sets of rows that share one), and of successive
-    /// groups.
+    /// The distance between the scales of successive rows (or sets of rows that share one), and of
+    /// successive groups.
     strides: [usize; 2],
 }
 
@@ -194,11 +195,13 @@ struct Groups {
     table: Option<Part>,
 }
 
-/// The lowest and highest power of two by which 8-bit floats (E4M3) can be multiplied without leaving bf16.
+/// The lowest and highest power of two by which 8-bit floats (E4M3) can be multiplied without
+/// leaving bf16.
 const BF16_POWERS: [f32; 2] = [f32::from_bits(3 << 23), f32::from_bits((127 + 119) << 23)];
 
 impl QuantizedMatrix {
-    /// Returns the smallest type that holds all weights of a matrix with this number of columns exactly, or f32.
+    /// Returns the smallest type that holds all weights of a matrix with this number of columns
+    /// exactly, or f32.
     fn exact_type(&self, files: &[WeightFile], columns: usize) -> Dtype {
         let weights_of_blocks = 32;
         let divides = |size: usize| size >= columns || size.is_multiple_of(weights_of_blocks);
@@ -381,8 +384,8 @@ impl QuantizedRows<'_> {
     }
 }
 
-/// The values of 8-bit floats with 4 bits of exponent and 3 of mantissa. Both signs of 127 are NaN, and there are
-/// no infinities (Micikevicius et al. 2022, arXiv:2209.05433, table 1).
+/// The values of 8-bit floats with 4 bits of exponent and 3 of mantissa. Both signs of 127 are NaN,
+/// and there are no infinities (Micikevicius et al. 2022, arXiv:2209.05433, table 1).
 static E4M3: [f32; 256] = {
     let mut values = [0.0; 256];
     let mut byte = 0;

@@ -15,7 +15,8 @@ fn window(size: usize, layers: [bool; 2]) -> Option<SlidingWindow> {
     Some(SlidingWindow { size, layers: SlidingLayers::Listed(layers.to_vec()) })
 }
 
-/// Returns dense families: norms in other places, layer norms, limits, and parts of heads with RoPE.
+/// Returns dense families: norms in other places, layer norms, limits, and parts of heads with
+/// RoPE.
 pub(super) fn dense() -> Vec<Config> {
     let gemma2 = Config {
         family: Family::Gemma2,
@@ -324,7 +325,8 @@ pub(super) fn mixtures() -> Vec<Config> {
     all
 }
 
-/// Returns mixtures with compressed keys and values: with biases, YaRN and without compressed queries.
+/// Returns mixtures with compressed keys and values: with biases, YaRN and without compressed
+/// queries.
 fn latent() -> [Config; 3] {
     let latent = Latent {
         query_rank: None,

@@ -1,4 +1,5 @@
-//! Grown pairs: a real model as the drafter, and a target that is this model followed by random layers.
+//! Grown pairs: a real model as the drafter, and a target that is this model followed by random
+//! layers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -16,9 +17,9 @@ const DRAFTER_WEIGHTS: &str = "model.safetensors";
 const TARGET_WEIGHTS: [&str; 2] =
     ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
-/// The weights of a grown pair. The drafter is a real model. The target consists of its embedding, layers, norm
-/// and head, and of random layers after its last one. The outputs of the random layers are multiplied by a
-/// factor ε. At ε = 0 the two models agree exactly.
+/// The weights of a grown pair. The drafter is a real model. The target consists of its embedding,
+/// layers, norm and head, and of random layers after its last one. The outputs of the random layers
+/// are multiplied by a factor ε. At ε = 0 the two models agree exactly.
 pub struct GrownWeights<'a> {
     model: &'a Checkpoint,
     target: Config,
@@ -27,7 +28,8 @@ pub struct GrownWeights<'a> {
 }
 
 impl<'a> GrownWeights<'a> {
-    /// Adds random layers to a model, so that there are `layers`. All weights are stored as `dtype`.
+    /// Adds random layers to a model, so that there are `layers`. All weights are stored as
+    /// `dtype`.
     ///
     /// # Errors
     ///
@@ -83,8 +85,9 @@ impl<'a> GrownWeights<'a> {
         write_safetensors(&file, tensors).map_err(|cause| write_error(&file, cause))
     }
 
-    /// Writes all of the target except its random layers, whose weights [`Self::write_layers`] writes.
-    /// `drafter` is the directory of the drafter, which shares a file with the target where the system allows it.
+    /// Writes all of the target except its random layers, whose weights [`Self::write_layers`]
+    /// writes. `drafter` is the directory of the drafter, which shares a file with the target where
+    /// the system allows it.
     ///
     /// # Errors
     ///

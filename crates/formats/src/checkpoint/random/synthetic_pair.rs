@@ -11,21 +11,22 @@ use crate::config::Config;
 /// The key in `config.json` that marks the models of a synthetic pair. Other programs ignore it.
 pub const SYNTHETIC_PAIR: &str = "forerun_made_pair";
 
-/// The factor by which queries are larger than in a random model. Larger queries sharpen attention: a
-/// row attends to a few positions, so the text depends on more than its last tokens.
+/// The factor by which queries are larger than in a random model. Larger queries sharpen attention:
+/// a row attends to a few positions, so the text depends on more than its last tokens.
 pub(super) const SHARPNESS: f32 = 4.0;
 
 /// The weights of a synthetic pair. The target's first layers, embedding, norm and head are the
-/// drafter's. The outputs of the target's other layers are multiplied by a factor ε. At ε = 0 the two
-/// models agree exactly. The larger ε is, the more of the drafter's tokens the target rejects.
+/// drafter's. The outputs of the target's other layers are multiplied by a factor ε. At ε = 0 the
+/// two models agree exactly. The larger ε is, the more of the drafter's tokens the target rejects.
 #[derive(Clone, Copy, Debug)]
 pub struct SyntheticWeights<'a> {
     /// The target's shape.
     pub target: &'a Config,
     /// The number of the drafter's layers.
     pub draft_layers: usize,
-    /// The factor that multiplies the outputs of the drafter's layers after the first. The smaller it
-    /// is, the more similar are the hidden states that neighbouring layers read, as in trained models.
+    /// The factor that multiplies the outputs of the drafter's layers after the first. The smaller
+    /// it is, the more similar are the hidden states that neighbouring layers read, as in trained
+    /// models.
     pub residual: f32,
     /// The seed that determines the weights.
     pub seed: u64,
@@ -45,7 +46,8 @@ impl SyntheticWeights<'_> {
         self.weights(&config, 1.0, label).write(dir)
     }
 
-    /// Writes the target. The outputs of its layers after the drafter's are multiplied by `epsilon`.
+    /// Writes the target. The outputs of its layers after the drafter's are multiplied by
+    /// `epsilon`.
     ///
     /// # Errors
     ///

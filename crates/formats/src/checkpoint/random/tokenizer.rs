@@ -1,12 +1,13 @@
-//! Tokenizers for random checkpoints: the single bytes, then byte pairs up to the vocabulary's size.
+//! Tokenizers for random checkpoints: the single bytes, then byte pairs up to the vocabulary's
+//! size.
 
 use serde_json::{Map, Value, json};
 
 use super::{BOS, EOS, MIN_VOCAB_SIZE};
 
-/// Creates a tokenizer in the format of Hugging Face's `tokenizers`. It has `vocab_size` tokens, but at
-/// least [`MIN_VOCAB_SIZE`]: the 256 bytes, [`BOS`] and [`EOS`], then merges of increasing length,
-/// printable ones first. Every token has a different text.
+/// Creates a tokenizer in the format of Hugging Face's `tokenizers`. It has `vocab_size` tokens,
+/// but at least [`MIN_VOCAB_SIZE`]: the 256 bytes, [`BOS`] and [`EOS`], then merges of increasing
+/// length, printable ones first. Every token has a different text.
 #[must_use]
 pub fn byte_pair_tokenizer(vocab_size: usize) -> Value {
     let (longer, merges) = merged_tokens(vocab_size.saturating_sub(MIN_VOCAB_SIZE));
@@ -46,8 +47,8 @@ pub fn byte_pair_tokenizer(vocab_size: usize) -> Value {
     })
 }
 
-/// Returns `count` tokens of two or more bytes, and the two parts that each is merged from. The first
-/// part runs through all tokens in order, so tokens of three bytes follow after all pairs.
+/// Returns `count` tokens of two or more bytes, and the two parts that each is merged from. The
+/// first part runs through all tokens in order, so tokens of three bytes follow after all pairs.
 fn merged_tokens(count: usize) -> (Vec<String>, Vec<[String; 2]>) {
     let (printable, unprintable): (Vec<u8>, Vec<u8>) =
         (0..=255).partition(|byte| matches!(byte, b' '..=b'~'));
@@ -63,8 +64,8 @@ fn merged_tokens(count: usize) -> (Vec<String>, Vec<[String; 2]>) {
     (longer, merges)
 }
 
-/// Returns the character that represents a byte in GPT-2's alphabet: the byte's own character if it is
-/// printable, else the next one of those from U+0100 on.
+/// Returns the character that represents a byte in GPT-2's alphabet: the byte's own character if it
+/// is printable, else the next one of those from U+0100 on.
 fn byte_character(byte: u8) -> char {
     let is_printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     if is_printable(byte) {

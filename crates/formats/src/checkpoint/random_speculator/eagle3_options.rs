@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 /// The layout and the options of an EAGLE-3 drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eagle3Options {
-    /// Whether the layout is that of vLLM's speculators, with three features, or the authors', with two.
+    /// Whether the layout is that of vLLM's speculators, with three features, or the authors', with
+    /// two.
     pub speculators: bool,
     /// Number of layers.
     pub layers: usize,

@@ -110,7 +110,8 @@ pub(in super::super) const GLM4_MOE_LITE: Description = Description {
 /// The kind of each layer's MLP, in order.
 const MLP_TYPES: &str = "mlp_layer_types";
 
-/// Returns whether each layer has a dense MLP, if the configuration lists its layers. The list is empty if none has.
+/// Returns whether each layer has a dense MLP, if the configuration lists its layers. The list is
+/// empty if none has.
 fn dense_layers(options: &JsonOptions<'_>) -> Result<Option<Vec<bool>>, LoadError> {
     let Some(names) = options.strings(MLP_TYPES)? else { return Ok(None) };
     let is_dense = |name: &String| match name.as_str() {
@@ -141,7 +142,8 @@ fn read_attention(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), 
     read_latent(options, config, [1536, 128, 128])
 }
 
-/// Reads compressed attention. The defaults are the rank of queries, and the widths of keys without RoPE and of values.
+/// Reads compressed attention. The defaults are the rank of queries, and the widths of keys without
+/// RoPE and of values.
 fn read_latent(
     options: &JsonOptions<'_>,
     config: &mut Config,
@@ -200,8 +202,8 @@ fn write_attention(config: &Config, options: &mut Map<String, Value>) {
     }
 }
 
-/// Reads the experts of DeepSeek-V2: weights are a softmax over all experts. They may be chosen from the groups
-/// with the best experts.
+/// Reads the experts of DeepSeek-V2: weights are a softmax over all experts. They may be chosen
+/// from the groups with the best experts.
 fn v2_experts(options: &JsonOptions<'_>, config: &Config) -> Result<MixtureLayers, LoadError> {
     const METHODS: &str = "\"greedy\" or \"group_limited_greedy\"";
     supports(options, "scoring_func", "\"softmax\"")?;

@@ -72,8 +72,8 @@ fn placement(options: &JsonOptions<'_>, is_new: bool) -> Result<NormPlacement, L
 }
 
 impl Config {
-    /// Returns the numbers of rows of a set of queries with their key and value in Falcon's fused projection:
-    /// those of the queries, and of the whole set.
+    /// Returns the numbers of rows of a set of queries with their key and value in Falcon's fused
+    /// projection: those of the queries, and of the whole set.
     pub(crate) fn falcon_rows(&self) -> [usize; 2] {
         let queries = self.num_attention_heads / self.num_key_value_heads * self.head_dim;
         [queries, queries + 2 * self.head_dim]

@@ -197,8 +197,8 @@ fn gemma4_experts(options: &JsonOptions<'_>, config: &Config) -> Result<Experts,
     Ok(Experts { own_norms: true, ..base })
 }
 
-/// Reads the sizes of heads in the layers without a window. transformers 5.15 lists them layer by layer, and files of
-/// earlier versions have an option for each.
+/// Reads the sizes of heads in the layers without a window. transformers 5.15 lists them layer by
+/// layer, and files of earlier versions have an option for each.
 fn global_heads(options: &JsonOptions<'_>, config: &Config) -> Result<GlobalHeads, LoadError> {
     const PER_LAYER: &str = "per_layer_config";
     let values_are_keys = flag(options, "attention_k_eq_v")?;

@@ -101,8 +101,8 @@ impl MixtureDefaults {
     pub(super) const GLM: Self = Self { groups: [1, 1], first_dense: 1, shared: 1, scale: 1.0 };
 }
 
-/// Reads the experts of DeepSeek-V3's kind: weights are sigmoids, a correction helps to choose, and experts
-/// are chosen from the best groups. The first layers have none.
+/// Reads the experts of DeepSeek-V3's kind: weights are sigmoids, a correction helps to choose, and
+/// experts are chosen from the best groups. The first layers have none.
 pub(super) fn mixture_layers(
     options: &JsonOptions<'_>,
     config: &Config,

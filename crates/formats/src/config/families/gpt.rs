@@ -1,4 +1,5 @@
-//! Families in the tradition of GPT: layer norms with biases (StarCoder2, StableLM, GPT-NeoX), and gpt-oss.
+//! Families in the tradition of GPT: layer norms with biases (StarCoder2, StableLM, GPT-NeoX), and
+//! gpt-oss.
 
 use super::super::family::{Defaults, Description, LLAMA};
 use super::super::{Config, Family, MixtureLayers, NormPlacement, SlidingLayers};

@@ -1,5 +1,5 @@
-//! Hybrid models, in which some layers have a recurrent mixer instead of attention: Qwen3-Next, LFM2 and
-//! Granite 4.
+//! Hybrid models, in which some layers have a recurrent mixer instead of attention: Qwen3-Next,
+//! LFM2 and Granite 4.
 
 use super::super::family::{Defaults, Description, LLAMA};
 use super::super::{Config, Family, MAX_LAYERS, MixtureLayers, RecurrentLayers};
@@ -76,8 +76,8 @@ pub(in super::super) const QWEN35_MOE: Description = Description {
     write: QWEN3_NEXT.write,
 };
 
-/// Reads what the hybrid Qwens have in common: gated attention, and mixers with the gated delta rule in all layers but
-/// every fourth one.
+/// Reads what the hybrid Qwens have in common: gated attention, and mixers with the gated delta
+/// rule in all layers but every fourth one.
 fn read_qwen(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
     config.qkv_bias = flag(options, "attention_bias")?;
     config.output_bias = config.qkv_bias;
@@ -162,8 +162,9 @@ pub(in super::super) const LFM2: Description = Description {
     },
 };
 
-/// Returns the width of LFM2's MLPs, which may be two thirds of the option, times a factor and rounded up to a
-/// multiple. A factor that is `null` changes nothing, and then the width is not rounded either, as in transformers.
+/// Returns the width of LFM2's MLPs, which may be two thirds of the option, times a factor and
+/// rounded up to a multiple. A factor that is `null` changes nothing, and then the width is not
+/// rounded either, as in transformers.
 fn lfm2_mlp_size(options: &JsonOptions<'_>, size: usize) -> Result<usize, LoadError> {
     let size = options.size("block_ff_dim")?.unwrap_or(size);
     if !options.flag("block_auto_adjust_ff_dim")?.unwrap_or(true) {
@@ -296,8 +297,8 @@ fn mamba_layers(options: &JsonOptions<'_>, config: &Config) -> Result<RecurrentL
     Ok(RecurrentLayers { mixer, layers })
 }
 
-/// Returns whether each layer has a recurrent mixer. `layer_types` lists the layers one by one, by their old names or
-/// by those of transformers 5; without it, `default` decides.
+/// Returns whether each layer has a recurrent mixer. `layer_types` lists the layers one by one, by
+/// their old names or by those of transformers 5; without it, `default` decides.
 fn recurrent_layers(
     options: &JsonOptions<'_>,
     config: &Config,

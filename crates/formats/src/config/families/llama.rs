@@ -111,8 +111,8 @@ pub(super) fn write_biases(config: &Config, options: &mut Map<String, Value>) {
     options.insert("mlp_bias".to_owned(), json!(config.mlp_bias));
 }
 
-/// Returns whether each layer of a SmolLM3 has RoPE: as `no_rope_layers` lists, where 1 means that it has,
-/// or all but the last of every `no_rope_layer_interval` layers.
+/// Returns whether each layer of a SmolLM3 has RoPE: as `no_rope_layers` lists, where 1 means that
+/// it has, or all but the last of every `no_rope_layer_interval` layers.
 fn rope_layers(options: &JsonOptions<'_>, layers: usize) -> Result<Vec<bool>, LoadError> {
     const OPTION: &str = "no_rope_layers";
     let layers = layers.min(MAX_LAYERS);

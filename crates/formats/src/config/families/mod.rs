@@ -46,8 +46,8 @@ fn layer_types(options: &JsonOptions<'_>) -> Result<Option<Vec<bool>>, LoadError
     names.iter().map(slides).collect::<Result<_, _>>().map(Some)
 }
 
-/// Returns the sliding window of this size. `layer_types` lists its layers one by one; without it they are
-/// `layers`.
+/// Returns the sliding window of this size. `layer_types` lists its layers one by one; without it
+/// they are `layers`.
 pub(super) fn sliding_window(
     options: &JsonOptions<'_>,
     size: Option<usize>,
@@ -83,8 +83,8 @@ fn write_attention_bias(config: &Config, options: &mut Map<String, Value>) {
 /// The number of experts as transformers 5 calls it in all families.
 const NUM_LOCAL_EXPERTS: &str = "num_local_experts";
 
-/// Reads a mixture of experts, whose number is under this option, or under [`NUM_LOCAL_EXPERTS`]. Its router is
-/// Mixtral's: a softmax over all experts.
+/// Reads a mixture of experts, whose number is under this option, or under [`NUM_LOCAL_EXPERTS`].
+/// Its router is Mixtral's: a softmax over all experts.
 fn experts(
     options: &JsonOptions<'_>,
     n_experts: &'static str,

@@ -104,8 +104,8 @@ pub(in super::super) const QWEN3_MOE: Description = Description {
     },
 };
 
-/// Reads the experts, and the layers that have them: the last of every `decoder_sparse_step` layers, but
-/// not those of `mlp_only_layers`.
+/// Reads the experts, and the layers that have them: the last of every `decoder_sparse_step`
+/// layers, but not those of `mlp_only_layers`.
 pub(super) fn mixture_layers(
     options: &JsonOptions<'_>,
     config: &Config,

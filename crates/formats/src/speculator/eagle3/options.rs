@@ -1,10 +1,11 @@
 //! The options of EAGLE-3's configurations, in both layouts.
 //!
-//! * The authors' layout has a Llama's options, and EAGLE-3's next to them. Some writers put the latter in
-//!   `eagle_config`.
+//! * The authors' layout has a Llama's options, and EAGLE-3's next to them. Some writers put the
+//!   latter in `eagle_config`.
 //! * vLLM's *speculators* have the layers' options in `transformer_layer_config`.
 //!
-//! An option that is not known is refused: ignoring it would keep the text, and silently cost acceptance.
+//! An option that is not known is refused: ignoring it would keep the text, and silently cost
+//! acceptance.
 
 use super::MIDLAYER;
 use crate::architecture::{FeatureNorm, FeatureSource};
@@ -223,7 +224,8 @@ fn check_names(
     })
 }
 
-/// Rejects layers of families for which no EAGLE-3 drafter is defined, such as those with constant factors.
+/// Rejects layers of families for which no EAGLE-3 drafter is defined, such as those with constant
+/// factors.
 fn check_family(options: &JsonOptions<'_>, is_speculators: bool) -> Result<(), LoadError> {
     let (supported, families): (_, &[&str]) = match is_speculators {
         true => ("\"llama\", \"qwen3\"", &["llama", "qwen3"]),
@@ -244,7 +246,8 @@ fn check_algorithm(options: &JsonOptions<'_>, algorithm: &'static str) -> Result
     inner.map_or(Ok(()), |inner| inner.check_supported("algorithm", algorithm, is_supported))
 }
 
-/// Returns the token whose embedding P-EAGLE's masks have. It may have several names, but one value.
+/// Returns the token whose embedding P-EAGLE's masks have. It may have several names, but one
+/// value.
 fn mask(options: &JsonOptions<'_>, vocab_size: usize) -> Result<TokenId, LoadError> {
     let mut found: Option<TokenId> = None;
     for name in MASK_OPTIONS {
@@ -301,7 +304,8 @@ fn either_flag(
 /// Returns the features, as numbers of the target's layers before them.
 ///
 /// Among the options, as in vLLM and its speculators, an id is this number: 0 is the embedding. In
-/// `eagle_config`, as in SGLang, SpecForge and ModelOpt, it is the index of a layer whose output is read.
+/// `eagle_config`, as in SGLang, SpecForge and ModelOpt, it is the index of a layer whose output is
+/// read.
 fn feature_layers(
     options: &JsonOptions<'_>,
     nested: Option<&JsonOptions<'_>>,
@@ -389,8 +393,8 @@ fn check_bias(options: &JsonOptions<'_>, tensors: &NamedTensors) -> Result<(), L
     }
 }
 
-/// Refuses a head that is said to be the embedding, unless one is stored. Its readers disagree whether it is
-/// the drafter's embedding or the target's head.
+/// Refuses a head that is said to be the embedding, unless one is stored. Its readers disagree
+/// whether it is the drafter's embedding or the target's head.
 fn check_tie(options: &JsonOptions<'_>, tensors: &NamedTensors) -> Result<(), LoadError> {
     let head = short_name(Tensor::Head);
     match options.flag("tie_word_embeddings")? {

@@ -1,6 +1,7 @@
 //! Which fields of which API the server obeys, ignores or refuses.
 //!
-//! Requests are checked with the same table that the guide's page shows (`docs/guide/src/server-fields.md`).
+//! Requests are checked with the same table that the guide's page shows
+//! (`docs/guide/src/server-fields.md`).
 
 mod table;
 
@@ -43,8 +44,8 @@ enum Decision {
     Obeyed,
     /// It changes nothing about the text.
     Ignored,
-    /// Its values are errors, apart from these, which ask for nothing. They are JSON. What is empty, or a list of
-    /// them, also asks for nothing.
+    /// Its values are errors, apart from these, which ask for nothing. They are JSON. What is
+    /// empty, or a list of them, also asks for nothing.
     Refused(&'static [&'static str]),
 }
 
@@ -68,8 +69,8 @@ impl Api {
         TABLE.iter().flat_map(|(_, fields)| *fields).any(member)
     }
 
-    /// Refuses a request with a field that the server cannot obey, and warns of fields that it does not know. `body` is
-    /// the JSON of a request.
+    /// Refuses a request with a field that the server cannot obey, and warns of fields that it does
+    /// not know. `body` is the JSON of a request.
     ///
     /// # Errors
     /// Names the first field that is refused.

@@ -27,7 +27,8 @@ pub(crate) fn fields_are_known<T: DeserializeOwned>(apis: &[Api]) {
     }
 }
 
-/// Checks that every field of a type may be null, apart from the required ones. `whole` has all fields.
+/// Checks that every field of a type may be null, apart from the required ones. `whole` has all
+/// fields.
 pub(crate) fn nulls_are_absent<T: DeserializeOwned>(whole: &Value, required: &[&str]) {
     let names = names::<T>();
     let accepts = |value: &Value| serde_json::from_value::<T>(value.clone()).is_ok();

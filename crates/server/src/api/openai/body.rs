@@ -135,7 +135,8 @@ impl Body {
         self.fields.n.unwrap_or(1)
     }
 
-    /// Returns the number of choices for each prompt that are generated. The best of them are returned.
+    /// Returns the number of choices for each prompt that are generated. The best of them are
+    /// returned.
     fn candidates(&self) -> usize {
         self.fields.best_of.unwrap_or(self.choices())
     }
@@ -246,7 +247,8 @@ impl Body {
         self.prepare(state, vec![prompt], request, "messages", parser)
     }
 
-    /// Returns the grammar of an answer with calls: it must be a call, or else may have the format of the request.
+    /// Returns the grammar of an answer with calls: it must be a call, or else may have the format
+    /// of the request.
     fn calls_or_format(
         &self,
         state: &State,
@@ -267,8 +269,8 @@ impl Body {
         }
     }
 
-    /// Returns the most tokens of an answer, if the request says it. As in llama-server, −1 is all that the context has
-    /// room for after a prompt.
+    /// Returns the most tokens of an answer, if the request says it. As in llama-server, −1 is all
+    /// that the context has room for after a prompt.
     fn limit(&self, state: &State, prompt_tokens: usize) -> Result<Option<usize>, ApiError> {
         let BodyFields { n_predict, max_completion_tokens, max_tokens, .. } = self.fields;
         let given = [
@@ -291,8 +293,8 @@ impl Body {
         }
     }
 
-    /// Returns where the model begins to write. A last message of the assistant is continued, as in llama-server, unless
-    /// the request wants a new one. The fields are vLLM's.
+    /// Returns where the model begins to write. A last message of the assistant is continued, as in
+    /// llama-server, unless the request wants a new one. The fields are vLLM's.
     fn prompt_end(&self) -> Result<PromptEnd, ApiError> {
         let BodyFields { continue_final_message, add_generation_prompt, .. } = self.fields;
         let last = self.fields.messages.as_deref().unwrap_or_default().last();

@@ -98,7 +98,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Adds an answer. The choices of one prompt share its tokens, so only the first one counts them.
+    /// Adds an answer. The choices of one prompt share its tokens, so only the first one counts
+    /// them.
     pub(crate) fn add(&mut self, answer: &Answer, is_first_choice: bool) {
         if is_first_choice {
             self.prompt += answer.prompt_tokens;

@@ -36,8 +36,8 @@ impl<'a> Logprobs<'a> {
         bytes
     }
 
-    /// Returns the most probable tokens at a position, with their bytes. Those of the token that was
-    /// chosen are `chosen`, and other special tokens have the bytes of their texts.
+    /// Returns the most probable tokens at a position, with their bytes. Those of the token that
+    /// was chosen are `chosen`, and other special tokens have the bytes of their texts.
     fn top(
         &self,
         logprob: &TokenLogprob,
@@ -88,8 +88,8 @@ impl<'a> Logprobs<'a> {
     }
 }
 
-/// Returns tokens by their texts. The token that was chosen keeps its text, and each other one whose text
-/// another token has is named by its id, as in vLLM.
+/// Returns tokens by their texts. The token that was chosen keeps its text, and each other one
+/// whose text another token has is named by its id, as in vLLM.
 fn by_text(chosen: TokenId, top: &[(TokenId, Vec<u8>, Value)]) -> Map<String, Value> {
     let of_chosen = top.iter().find(|(token, ..)| *token == chosen);
     let mut used: HashSet<String> =

@@ -95,7 +95,8 @@ impl Content {
 }
 
 impl ChatMessage {
-    /// Returns whether this is an answer that the model may continue: one with a text, and without calls.
+    /// Returns whether this is an answer that the model may continue: one with a text, and without
+    /// calls.
     pub(crate) fn is_begun_answer(&self) -> bool {
         let has_text = match &self.content {
             None => false,
@@ -111,7 +112,8 @@ impl ChatMessage {
         self.tool_calls.as_deref().unwrap_or_default()
     }
 
-    /// Returns the message for a chat template. `separator` stands between the parts of its content.
+    /// Returns the message for a chat template. `separator` stands between the parts of its
+    /// content.
     pub(crate) fn to_message(&self, index: usize, separator: &str) -> Result<Message, ApiError> {
         let field = |name: &str| format!("messages[{index}].{name}");
         if self.function_call.is_some() {
@@ -159,7 +161,8 @@ impl ToolCall {
         }))
     }
 
-    /// Returns the arguments as templates expect them, which is an object. `field` names them in errors.
+    /// Returns the arguments as templates expect them, which is an object. `field` names them in
+    /// errors.
     pub(crate) fn arguments(&self, field: &str) -> Result<Value, ApiError> {
         let wrong = |reason: &str| {
             let (name, id) = (&self.function.name, self.id.as_deref().unwrap_or_default());

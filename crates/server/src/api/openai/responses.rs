@@ -347,7 +347,8 @@ enum OpenItem {
 }
 
 impl OpenItem {
-    /// Returns the names of the event of a delta, of the event at the end, and of the text's field in the latter.
+    /// Returns the names of the event of a delta, of the event at the end, and of the text's field
+    /// in the latter.
     fn events(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Message => ("response.output_text.delta", "response.output_text.done", "text"),

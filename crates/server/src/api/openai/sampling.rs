@@ -97,7 +97,8 @@ impl SamplingFields {
         Ok(())
     }
 
-    /// Checks that nothing ends an answer before it has the least number of tokens, given the whole request to the engine.
+    /// Checks that nothing ends an answer before it has the least number of tokens, given the whole
+    /// request to the engine.
     pub(crate) fn check_min_tokens(&self, request: &Request) -> Result<(), ApiError> {
         let has_ends = !request.ignore_eos
             || !request.stop.is_empty()

@@ -47,8 +47,8 @@ impl ResponseFormat {
         Self::JsonSchema { json_schema: None, schema: Some(schema.clone()) }
     }
 
-    /// Returns the field that says what answers look like, and their grammar, if there is one. A schema is where OpenAI's
-    /// API or llama-server has it.
+    /// Returns the field that says what answers look like, and their grammar, if there is one. A
+    /// schema is where OpenAI's API or llama-server has it.
     fn grammar(&self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
         let required = |field| Err(ApiError::field(field, format!("{field} is required")));
         let (field, schema) = match self {

@@ -1,4 +1,5 @@
-//! The extension `token_details`: where each token of an answer comes from, and what the devices did meanwhile.
+//! The extension `token_details`: where each token of an answer comes from, and what the devices
+//! did meanwhile.
 
 use super::logprobs::finite;
 use crate::api::answers::Collected;
@@ -27,7 +28,8 @@ fn details(tokens: &[AnswerToken], text: &str, tokenizer: &Tokenizer) -> Vec<Val
     };
     let mut pieces: Vec<String> = tokens.iter().map(piece).collect();
     if pieces.concat() != text {
-        // A character of several tokens belongs to the last of them, but not to the end of the answer.
+        // A character of several tokens belongs to the last of them, but not to the end of the
+        // answer.
         pieces.fill(String::new());
         let last = tokens.iter().rposition(|token| !token.ends_answer);
         if let Some(last) = last.and_then(|last| pieces.get_mut(last)) {

@@ -71,7 +71,8 @@ impl StoredModel {
         out
     }
 
-    /// Computes the rows of a block after all layers, from the context rows of the tokens before it and its inputs.
+    /// Computes the rows of a block after all layers, from the context rows of the tokens before it
+    /// and its inputs.
     fn block_rows(&self, contexts: &[Vec<f64>], inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let mut block = inputs.to_vec();
         for layer in 0..self.size("num_hidden_layers") {
@@ -341,8 +342,8 @@ fn head_logits(target: &StoredModel, drafter: &StoredModel, row: &[f64]) -> Vec<
     head.unwrap().iter().map(inner).collect()
 }
 
-/// Computes the logits of a draft after `tokens` with the engine, from the files that the trainer wrote:
-/// one row per position. EAGLE reads the drafted tokens `drafted`.
+/// Computes the logits of a draft after `tokens` with the engine, from the files that the trainer
+/// wrote: one row per position. EAGLE reads the drafted tokens `drafted`.
 fn engine_logits(
     kind: TrainedDrafterKind,
     folder: &Path,
@@ -423,7 +424,8 @@ fn features_equal_those_of_the_trainers_forward_pass() {
     }
 }
 
-/// The engine loads the files that the trainer wrote, and computes the same logits, of all tokens and of some.
+/// The engine loads the files that the trainer wrote, and computes the same logits, of all tokens
+/// and of some.
 #[test]
 fn draft_rows_equal_the_rows_of_the_engine() {
     const CONTEXT: usize = 17;
@@ -444,7 +446,8 @@ fn draft_rows_equal_the_rows_of_the_engine() {
         let rows = draft_rows(pair(&drafter, &target, &options), &text, &anchors).unwrap();
         let hidden = target.config().hidden_size;
         for (group, &anchor) in anchors.iter().enumerate() {
-            // A row of features reads the token after its position. The engine gives it to all heads.
+            // A row of features reads the token after its position. The engine gives it to all
+            // heads.
             let token_offset = usize::from(kind.predicts_features() || kind.has_draft_heads());
             let last = anchor + token_offset;
             let (tokens, drafted) = text.inputs.split_at(last + 1);
@@ -476,7 +479,8 @@ fn draft_rows_equal_the_rows_of_the_engine() {
     }
 }
 
-/// The engine reads DSpark's heads: the same bias of the logits and the same confidences as plain loops over the file.
+/// The engine reads DSpark's heads: the same bias of the logits and the same confidences as plain
+/// loops over the file.
 #[test]
 fn dsparks_heads_equal_those_of_the_engine() {
     use forerun_cpu::{BlockHeadWeights, CpuBlockHeads, Team};

@@ -34,7 +34,8 @@ fn options(context: usize) -> TrainOptions {
     }
 }
 
-/// For each kind of drafter, the gradient of every parameter matches finite differences of the loss.
+/// For each kind of drafter, the gradient of every parameter matches finite differences of the
+/// loss.
 #[test]
 fn gradients_agree_with_finite_differences() {
     let cases = TrainedDrafterKind::ALL.map(|kind| [(kind, false), (kind, true)]);
@@ -235,7 +236,8 @@ fn dsparks_loss_matches_its_equation() {
     }
 }
 
-/// Computes a drafter's probabilities of all the target's tokens after an input of its head and the token before.
+/// Computes a drafter's probabilities of all the target's tokens after an input of its head and the
+/// token before.
 fn draft_distribution(drafter: &Drafter, target: &Target, row: &[f32], previous: u32) -> Vec<f64> {
     let head = drafter.head(target);
     let mut logits = vec![0.0; head.vocab_size()];
@@ -293,7 +295,8 @@ fn a_feature_cache_follows_the_layers_that_are_read() {
     }
 }
 
-/// A block drafter continues only with the same token for masks and the same hidden states of the target.
+/// A block drafter continues only with the same token for masks and the same hidden states of the
+/// target.
 #[test]
 fn a_block_drafter_keeps_its_mask_and_the_layers_that_it_reads() {
     let folder = tempfile::tempdir().unwrap();
@@ -319,8 +322,8 @@ fn a_block_drafter_keeps_its_mask_and_the_layers_that_it_reads() {
     }
 }
 
-/// Blocks do not see each other: the rows of a block do not depend on other blocks of the pass, nor on tokens after
-/// its anchor.
+/// Blocks do not see each other: the rows of a block do not depend on other blocks of the pass, nor
+/// on tokens after its anchor.
 #[test]
 fn the_rows_of_a_block_depend_on_nothing_after_its_anchor() {
     for kind in [TrainedDrafterKind::Dflash, TrainedDrafterKind::Dspark] {
@@ -418,8 +421,9 @@ fn overfit(kind: TrainedDrafterKind, reduced: bool) -> Vec<PositionAcceptance> {
     acceptance.rates()
 }
 
-/// Every kind of drafter overfits on greedy text of a target of 55,000 parameters. Every second kind has a reduced
-/// vocabulary; with `FORERUN_CASES`, all kinds have both vocabularies (`just training`).
+/// Every kind of drafter overfits on greedy text of a target of 55,000 parameters. Every second
+/// kind has a reduced vocabulary; with `FORERUN_CASES`, all kinds have both vocabularies
+/// (`just training`).
 #[test]
 fn a_drafter_overfits_a_single_batch() {
     let runs = TrainedDrafterKind::ALL.map(|kind| [(kind, false), (kind, true)]);
@@ -524,7 +528,8 @@ fn an_exported_drafter_loads_only_for_its_own_target() {
     }
 }
 
-/// A run can start with an exported drafter, in bf16 too, with its own tokens or others, but only with one of its kind.
+/// A run can start with an exported drafter, in bf16 too, with its own tokens or others, but only
+/// with one of its kind.
 #[test]
 fn a_run_starts_with_the_weights_of_a_drafter_of_its_kind() {
     let folder = tempfile::tempdir().unwrap();
@@ -565,7 +570,8 @@ fn a_run_starts_with_the_weights_of_a_drafter_of_its_kind() {
     assert_eq!(found, *tokens);
 }
 
-/// A vocabulary of all tokens changes nothing, and one without a token never drafts it. Tokens survive a file.
+/// A vocabulary of all tokens changes nothing, and one without a token never drafts it. Tokens
+/// survive a file.
 #[test]
 fn a_reduced_vocabulary_drafts_only_its_tokens() {
     const CONTEXT: usize = 14;
@@ -601,7 +607,8 @@ fn a_reduced_vocabulary_drafts_only_its_tokens() {
     }
 }
 
-/// A cached text has the bits of a computed one, for another target too, and a damaged file is reported.
+/// A cached text has the bits of a computed one, for another target too, and a damaged file is
+/// reported.
 #[test]
 fn features_are_computed_once() {
     let folder = tempfile::tempdir().unwrap();

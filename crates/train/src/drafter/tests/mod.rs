@@ -1,5 +1,5 @@
-//! Compares the training of each kind of drafter with a slow reference of its inference and with finite
-//! differences, and overfits each on a short text.
+//! Compares the training of each kind of drafter with a slow reference of its inference and with
+//! finite differences, and overfits each on a short text.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
