@@ -1,6 +1,7 @@
 //! Passes on the CPU. All tests are one program, because each program takes seconds to link.
 
 mod batches;
+mod device;
 mod features;
 mod hybrids;
 mod layer_groups;

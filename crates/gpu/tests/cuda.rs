@@ -35,7 +35,7 @@ fn run_with(graphs: &str, tests: &[&str]) {
 #[test]
 fn families_and_types_have_the_bits_of_the_reference() {
     run(&[
-        "reference_device::families_have_the_bits_of_the_reference_or_are_refused",
+        "reference_device::families_have_the_bits_of_the_reference",
         "reference_device::all_types_of_caches_have_the_bits_of_the_reference",
         "mixtures::experts_with_equal_scores_have_the_bits_of_the_reference",
     ]);

@@ -3,8 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{configs, gpu, gpu_number};
-use crate::families::config_of;
-use crate::models::Models;
+use crate::device::{Gpu, config_of};
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::{RandomTensors, example_config};
 use forerun_formats::{Config, Family, WeightType};
@@ -12,6 +11,7 @@ use forerun_gpu::{CudaLaunches, GpuDevice, GpuModel};
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::CachedTransformer;
 use forerun_reference::ReferenceDevice;
+use forerun_suite::Models;
 use std::sync::Arc;
 
 /// The same model on a GPU and as the reference.
@@ -24,9 +24,10 @@ impl Pair {
     fn load(device: &Arc<GpuDevice>, config: &Config, types: WeightType, seed: u64) -> Self {
         let architecture = config.architecture();
         let tensors = RandomTensors::new(&architecture, seed);
-        let models = Models::load(device, &architecture, &tensors, types).unwrap();
+        let device = Gpu(Arc::clone(device));
+        let models = Models::load(&device, &architecture, &tensors, types, ());
         Self {
-            gpu: CachedTransformer::new(models.gpu()),
+            gpu: CachedTransformer::new(GpuModel::new(models.weights)),
             reference: CachedTransformer::new(ReferenceDevice::new(models.reference)),
         }
     }

@@ -2,14 +2,12 @@
 
 mod batches;
 mod common;
-mod comparison;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod device;
 mod devices;
-mod families;
 mod graphs;
 mod mixtures;
-mod models;
 mod pipeline_files;
 mod reference_device;
 mod row_invariance;

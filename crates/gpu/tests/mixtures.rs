@@ -3,9 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{configs, gpu, gpu_number};
-use crate::comparison::{TYPES, all_layers, assert_same};
-use crate::models::Models;
+use crate::common::{gpu, gpu_number};
+use crate::device::{Gpu, TYPES, config_of};
+use crate::reference_device::unsupported;
 use forerun_core::{SequenceId, TokenId};
 use forerun_formats::checkpoint::random::{
     RandomDtype, RandomTensors, scale_tensor, write_random_checkpoint,
@@ -13,9 +13,10 @@ use forerun_formats::checkpoint::random::{
 use forerun_formats::{
     Checkpoint, Config, ExpertGroups, Experts, Family, Router, WeightType, Weighting,
 };
-use forerun_gpu::{GpuDevice, GpuLoadError, GpuModel, GpuOptions, GpuWeights};
+use forerun_gpu::{GpuDevice, GpuModel, GpuOptions, GpuWeights};
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::CachedTransformer;
+use forerun_suite::{Device, Models, all_layers};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,14 +31,10 @@ fn checkpoint_of_equal_scores(folder: &Path, config: &Config) -> Checkpoint {
     Checkpoint::open(folder).unwrap()
 }
 
-fn config_of(family: Family) -> Config {
-    configs().into_iter().find(|config| config.family == family).unwrap()
-}
-
 /// Equal scores choose the first experts, and of equal groups the first ones.
 #[test]
 fn experts_with_equal_scores_have_the_bits_of_the_reference() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = Gpu::get() else { return };
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint_of_equal_scores(folder.path(), &config_of(Family::Mixtral));
     let two_groups = ExpertGroups { n_groups: 3, groups_per_token: 2, experts_scored: 2 };
@@ -50,9 +47,9 @@ fn experts_with_equal_scores_have_the_bits_of_the_reference() {
         for experts in architecture.layers.iter_mut().flat_map(|layer| &mut layer.experts) {
             experts.router = Router { weighting, groups, ..experts.router };
         }
-        let models = Models::load(device, &architecture, &checkpoint, WeightType::F32).unwrap();
+        let models = Models::load(device, &architecture, &checkpoint, WeightType::F32, ());
         let name = format!("equal scores, {weighting:?}, {groups:?}");
-        assert_same(&models, &all_layers(&architecture), 40, &name);
+        models.assert_same(device, device.best(), (&all_layers(&architecture), 40), &name);
     }
 }
 
@@ -66,11 +63,11 @@ fn experts_of_all_types_and_in_parts_have_the_bits_of_the_reference() {
     let tensors = RandomTensors::new(&architecture, 5);
     for max_binding_bytes in [u64::MAX, 24 << 10, 12 << 10] {
         let options = GpuOptions { max_binding_bytes, ..GpuOptions::default() };
-        let device = GpuDevice::open_with(gpu_number(), options).unwrap();
+        let device = Gpu(GpuDevice::open_with(gpu_number(), options).unwrap());
         for weight_type in if max_binding_bytes == u64::MAX { &TYPES[..] } else { &TYPES[..1] } {
-            let models = Models::load(&device, &architecture, &tensors, *weight_type).unwrap();
+            let models = Models::load(&device, &architecture, &tensors, *weight_type, ());
             let name = format!("experts in {weight_type}, {max_binding_bytes} bytes at once");
-            assert_same(&models, &all_layers(&architecture), 70, &name);
+            models.assert_same(&device, device.best(), (&all_layers(&architecture), 70), &name);
         }
     }
 }
@@ -78,7 +75,7 @@ fn experts_of_all_types_and_in_parts_have_the_bits_of_the_reference() {
 /// Norms of what routers and experts read, and stored factors, each alone and all together.
 #[test]
 fn experts_with_norms_and_factors_have_the_bits_of_the_reference() {
-    let Some(device) = gpu() else { return };
+    let Some(device) = Gpu::get() else { return };
     let changes: [fn(&mut Experts); 4] = [
         |experts| experts.router.own_norm = true,
         |experts| experts.router.expert_scales = true,
@@ -99,9 +96,9 @@ fn experts_with_norms_and_factors_have_the_bits_of_the_reference() {
             let mut architecture = config_of(family).architecture();
             architecture.layers.iter_mut().flat_map(|layer| &mut layer.experts).for_each(change);
             let tensors = RandomTensors::new(&architecture, 5);
-            let models = Models::load(device, &architecture, &tensors, WeightType::F32).unwrap();
+            let models = Models::load(device, &architecture, &tensors, WeightType::F32, ());
             let name = format!("change {number} of {family}");
-            assert_same(&models, &all_layers(&architecture), 40, &name);
+            models.assert_same(device, device.best(), (&all_layers(&architecture), 40), &name);
         }
     }
 }
@@ -113,13 +110,8 @@ fn too_many_experts_are_refused_by_name() {
     let experts = architecture.layers.iter_mut().flat_map(|layer| &mut layer.experts);
     experts.for_each(|experts| experts.n_experts = 513);
     let tensors = RandomTensors::new(&architecture, 5);
-    match Models::load(device, &architecture, &tensors, WeightType::F32) {
-        Err(GpuLoadError::Unsupported { piece }) => {
-            assert_eq!(piece, "513 experts, more than 512 (layer 0)");
-        }
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("loaded"),
-    }
+    let piece = unsupported(device, &architecture, &tensors, WeightType::F32).unwrap();
+    assert_eq!(piece, "513 experts, more than 512 (layer 0)");
 }
 
 /// Of experts, a pass reads those that some row has chosen. A layer with experts is fourteen dispatches.

@@ -3,24 +3,23 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{configs, gpu};
-use crate::comparison::outputs;
+use crate::device::{TYPES, config_of};
 use forerun_core::testing::cases;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::RandomTensors;
 use forerun_formats::{
-    Architecture, BlockType, CacheType, Family, FeatureSource, ModelTypes, TensorSource, WeightType,
+    Architecture, CacheType, Family, FeatureSource, ModelTypes, TensorSource, WeightType,
 };
 use forerun_gpu::{GpuLayers, GpuLoadError, GpuWeights, LayerCount, LayerOptions};
-use forerun_lm::fake::row_prefix;
-use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
+use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::{CachedTransformer, SplitModel};
 use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceLayers, ReferenceModel};
+use forerun_suite::row_invariance::{Subject, steps};
+use forerun_suite::{check, outputs};
 use forerun_vector::Isa;
-use proptest::prelude::*;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// A model between the GPU and cores, and the same between two references.
 struct Split {
@@ -89,15 +88,7 @@ fn layers_have_the_bits_of_their_device_in_all_families() {
     if gpu().is_none() {
         return;
     }
-    let types = [
-        WeightType::F32,
-        WeightType::Bf16,
-        WeightType::F16,
-        WeightType::INT8,
-        WeightType::Quantized(BlockType::Q4_K),
-        WeightType::Quantized(BlockType::Q6_K),
-    ];
-    let mut types = types.into_iter().cycle();
+    let mut types = TYPES.into_iter().cycle();
     let (mut computed, mut refused) = (0, Vec::new());
     for (number, config) in configs().into_iter().enumerate() {
         let architecture = config.architecture();
@@ -137,7 +128,7 @@ fn layers_that_gpus_do_not_compute_stay_on_cores() {
     if gpu().is_none() {
         return;
     }
-    let config = configs().into_iter().find(|config| config.family == Family::Lfm2).unwrap();
+    let config = config_of(Family::Lfm2);
     let mut architecture = config.architecture();
     let load = |architecture: &Architecture, count| {
         let tensors = RandomTensors::new(architecture, 5);
@@ -164,7 +155,7 @@ fn recurrent_layers_on_both_devices_have_their_bits() {
         return;
     }
     for family in [Family::Lfm2, Family::Qwen3Next, Family::GraniteMoeHybrid] {
-        let config = configs().into_iter().find(|config| config.family == family).unwrap();
+        let config = config_of(family);
         let mut architecture = config.architecture();
         let recurrent = architecture.layers[0].clone();
         assert!(recurrent.recurrent.is_some(), "{family}");
@@ -178,125 +169,46 @@ fn recurrent_layers_on_both_devices_have_their_bits() {
         let tokens: Vec<TokenId> = (0..40).map(|index| index * 5 % 250).collect();
         let mut tree = TokenTree::chain(&[9, 4]);
         tree.push(Some(0), 5);
-        let mut model = split.model(None);
+        let mut subject = subject(split);
         for end in [5, 40, 38, 20, 40] {
-            check_rows_of(&split, &mut model, (&tokens[..end], &tree), 0).unwrap();
+            subject.check(&tokens[..end], &tree, 0).unwrap();
         }
     }
+}
+
+/// Compares rows with those of fresh passes over their prefixes.
+fn subject(split: Split) -> Subject<SplitModel<GpuLayers, Transformer>> {
+    let model = split.model(None);
+    let fresh = move |prefix: &[TokenId]| {
+        let request = ForwardRequest::next_token(SequenceId(9), prefix);
+        split.model(None).logits(&request).unwrap().logits
+    };
+    Subject { model, fresh: Box::new(fresh) }
 }
 
 /// The model of the tests of rows.
-fn split() -> Option<&'static Split> {
-    static SPLIT: OnceLock<Option<Split>> = OnceLock::new();
-    let load = || {
-        gpu()?;
-        let architecture = configs()[0].architecture();
-        let tensors = RandomTensors::new(&architecture, 5);
-        Split::load(&architecture, &tensors, WeightType::Bf16, LayerCount::Exactly(1)).ok()
-    };
-    SPLIT.get_or_init(load).as_ref()
+fn plain_subject() -> Subject<SplitModel<GpuLayers, Transformer>> {
+    let architecture = configs()[0].architecture();
+    let tensors = RandomTensors::new(&architecture, 5);
+    let one = LayerCount::Exactly(1);
+    subject(Split::load(&architecture, &tensors, WeightType::Bf16, one).unwrap())
 }
 
-type Model = CachedTransformer<SplitModel<GpuLayers, Transformer>>;
-
-/// Compares each row of the model of the tests of rows with a fresh forward pass over its prefix.
-fn check_rows(
-    model: &mut Model,
-    tokens: &[TokenId],
-    tree: &TokenTree,
-    first_row: usize,
-) -> Result<(), TestCaseError> {
-    check_rows_of(split().unwrap(), model, (tokens, tree), first_row)
-}
-
-/// Compares each row with a fresh forward pass over its prefix.
-fn check_rows_of(
-    split: &Split,
-    model: &mut Model,
-    (tokens, tree): (&[TokenId], &TokenTree),
-    first_row: usize,
-) -> Result<(), TestCaseError> {
-    let request =
-        ForwardRequest { tree, first_row, ..ForwardRequest::next_token(SequenceId(0), tokens) };
-    let logits = model.logits(&request).unwrap();
-    prop_assert_eq!(logits.rows().count(), tree.len() + 1 - first_row);
-    for (row, logits) in (first_row..).zip(logits.rows()) {
-        let prefix = row_prefix(tokens, tree, row.checked_sub(1));
-        let fresh = ForwardRequest::next_token(SequenceId(9), &prefix);
-        let expected = split.model(None).logits(&fresh).unwrap().logits;
-        let bits = |row: &[f32]| row.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-        prop_assert!(bits(logits) == bits(&expected), "row {} after {:?}", row, prefix);
-    }
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases(12)))]
-
-    /// Sequences are cut and continued, and branches of trees are accepted, so rows are copied on both devices.
-    #[test]
-    fn every_row_has_the_bits_of_a_fresh_forward(
-        steps in prop::collection::vec(
-            (
-                0..40_usize,
-                0..64_usize,
-                prop::collection::vec(0..4_u32, 0..6),
-                prop::collection::vec((0..64_usize, 0..4_u32), 0..24),
-                0..8_usize,
-            ),
-            1..6,
-        ),
-    ) {
-        let Some(split) = split() else { return Ok(()) };
-        let mut model = split.model(None);
-        let (mut tokens, mut tree) = (vec![1], TokenTree::new());
-        for (keep, follow, append, nodes, first_row) in steps {
-            if !tree.is_empty() {
-                let path = tree.path(follow % tree.len());
-                tokens.extend(path.into_iter().map(|node| tree.token(node)));
-            }
-            tokens.truncate(1 + keep % tokens.len());
-            tokens.extend(append);
-            tree = TokenTree::new();
-            for (parent, token) in nodes {
-                tree.push((parent % (tree.len() + 1)).checked_sub(1), token);
-            }
-            check_rows(&mut model, &tokens, &tree, first_row % (tree.len() + 1))?;
-        }
+/// Sequences are cut and continued, and branches of trees are accepted, so rows are copied on both
+/// devices.
+#[test]
+fn every_row_has_the_bits_of_a_fresh_forward() {
+    if gpu().is_some() {
+        check(cases(12), &steps(24), |steps| plain_subject().follow(steps));
     }
 }
 
 /// Cancels at many moments, also between the devices. Later passes have the right rows.
 #[test]
 fn a_cancelled_forward_leaves_both_caches_unchanged() {
-    let Some(split) = split() else { return };
-    let mut model = split.model(None);
-    let tokens: Vec<TokenId> = (0..80).map(|index| index * 5 % 250).collect();
-    let mut tree = TokenTree::chain(&[9]);
-    let branch = tree.push(None, 5);
-    tree.push(Some(branch), 6);
-    let mut cancelled = 0;
-    for moment in 0..40 {
-        check_rows(&mut model, &tokens[..3], &tree, 0).unwrap();
-        let accepted = [&tokens[..3], &[5, 6]].concat();
-        let longer = [&accepted[..], &tokens[5..]].concat();
-        let switch = AtomicBool::new(moment == 0);
-        let outcome = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                (0..moment * 200).for_each(|_| std::hint::spin_loop());
-                switch.store(true, Ordering::Relaxed);
-            });
-            let request = ForwardRequest::next_token(SequenceId(0), &longer);
-            model.logits(&ForwardRequest { cancel: &switch, ..request })
-        });
-        if let Err(error) = outcome {
-            assert_eq!(error, ModelError::Cancelled);
-            cancelled += 1;
-        }
-        check_rows(&mut model, &accepted, &TokenTree::chain(&[1]), 1 - moment % 2).unwrap();
+    if gpu().is_some() {
+        plain_subject().cancel_at_many_times(40);
     }
-    println!("{cancelled} of 40 forwards were cancelled");
-    assert!(cancelled > 0);
 }
 
 /// Both devices keep the same type of keys and values, and as many layers as there are fit on a GPU with free memory.

@@ -1,8 +1,8 @@
 //! What the tests of GPUs share.
 
-use forerun_formats::checkpoint::random::{example_config, example_families};
 use forerun_formats::{Config, RecurrentLayers};
 use forerun_gpu::GpuDevice;
+use forerun_suite::examples;
 use std::sync::{Arc, OnceLock};
 
 /// Returns the GPU of the tests. Prints a message if there is none.
@@ -31,20 +31,19 @@ pub(crate) fn gpu_number() -> usize {
     std::env::var("FORERUN_GPU").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// A plain Llama model, then the features of other families. Those with sizes that GPUs do not compute are there again with
-/// the next larger ones.
+/// A plain Llama model, then the features of other families. Those with sizes that GPUs do not
+/// compute are there again with the next larger ones.
 pub(crate) fn configs() -> Vec<Config> {
-    let all = [example_config()].into_iter().chain(example_families());
-    let all = all.flat_map(|config| {
+    let with_aligned = |config: Config| {
         let aligned = aligned(&config);
         let aligned = (aligned != config).then_some(aligned);
         [config].into_iter().chain(aligned)
-    });
-    all.map(|config| Config { max_position_embeddings: 700, ..config }).collect()
+    };
+    examples().into_iter().flat_map(with_aligned).collect()
 }
 
 /// Returns a configuration in which matrices have multiples of four inputs.
-fn aligned(config: &Config) -> Config {
+pub(crate) fn aligned(config: &Config) -> Config {
     let mut config = config.clone();
     if let Some(latent) = &mut config.latent {
         latent.query_rank = latent.query_rank.map(|rank| rank.next_multiple_of(4));
