@@ -231,7 +231,9 @@ impl Transformer {
         }
     }
 
-    /// Runs a group of layers.
+    /// Runs a group of layers. With several, this is EasySpec's layer-parallel pass (arXiv
+    /// 2502.02493, algorithm 2): the attention of all of them reads the hidden state before the
+    /// group. Then each layer in turn adds its attention, and what its MLP computes.
     pub(crate) fn run_group(&mut self, group: Range<usize>, storage: &mut CpuPages) {
         self.attention_blocks(group.clone(), storage);
         self.mlp_blocks(group.clone());

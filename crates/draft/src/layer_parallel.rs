@@ -10,6 +10,11 @@
 //!    state.
 //! 4. Verification is exact, so approximate rows cost acceptance but never change the output.
 //!
+//! This file decides what must be exact. The passes are the models': step 1 is
+//! `CachedTransformer::plan` in `crates/model/src/cached_transformer.rs`, which also knows which
+//! cache entries are approximate, and the group of layers of step 3 is `run_group` in
+//! `crates/cpu/src/transformer.rs`.
+//!
 //! Deviations:
 //!
 //! * The authors' code accepts the most probable candidates with probability min(1, target/draft),

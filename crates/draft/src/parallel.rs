@@ -1,8 +1,7 @@
 //! ParallelSpec: one forward of a small drafter predicts all positions.
 //!
 //! *ParallelSpec: Parallel Drafter for Efficient Speculative Decoding*, Xiao et al. 2024, arXiv
-//! 2410.05589, section 4 and algorithm 1; *PARD: Accelerating LLM Inference with Low-Cost PARallel
-//! Draft Model Adaptation*, An et al. 2025, arXiv 2504.18583.
+//! 2410.05589, section 4 and algorithm 1.
 //!
 //! 1. One forward reads the tokens that the drafter has not read, followed by mask tokens.
 //! 2. The row of the last token predicts the next position, and the row of each mask predicts the
@@ -13,102 +12,20 @@
 //! 5. Under PEARL, a draft may go on after tokens that the target has not read. They stand before
 //!    the masks of the next pass. It reads all features of the target that have come.
 //!
-//! ParallelSpec's drafters have a mask for each position, `[MASK]1` to `[MASK]k`, and are trained
-//! for `k + 1` positions. DFlash (arXiv 2602.06036) has one mask and a block of a fixed length, and
-//! the row of a mask predicts the token in its place; JetSpec (arXiv 2606.18394) is DFlash with
-//! causal rows. PARD has one mask, which can be repeated any number of times, and PARD-2 (arXiv
-//! 2605.08632) is PARD with features. In the EAGLE integration, rows also depend on the target's
-//! features, and those of masks on a trained feature. P-EAGLE (arXiv 2602.01469) is EAGLE-3 with
-//! one mask, which can be repeated. DSpark (arXiv 2607.05147) has DFlash's block, in which every
-//! row may predict the token after its place, and heads that correct the rows position by position
-//! ([`crate::block_heads`]).
+//! How masks stand in the pass is [`Masks`]: ParallelSpec's are [`Masks::PerPosition`], and the others
+//! are those of later papers. In the EAGLE integration ([`ParallelEagleDrafter`]), rows also depend
+//! on the target's features, and those of masks on a trained feature.
 
 use crate::block_heads::{Block, grow_from_block};
 use crate::candidate_model::CandidateModel;
 use crate::feature_based::draft_readable;
 use crate::grow::{Growth, grow_from_depth_rows, row_use};
-use crate::{DraftContext, Drafter, single_draft};
+use crate::{DraftContext, Drafter, Masks, single_draft};
 use forerun_core::{Draft, DraftShape, RowUse, SequenceId, TokenId, TokenTree};
 use forerun_lm::{
     BatchEntry, FeatureModel, ForwardBlockHeads, ForwardRequest, LanguageModel, ModelError,
     Progress,
 };
-use std::ops::Range;
-
-/// The mask tokens that stand for the positions to predict.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Masks {
-    /// One mask for each position after the first (ParallelSpec).
-    PerPosition(Range<TokenId>),
-    /// One mask for all positions (PARD).
-    Repeated(TokenId),
-    /// One mask for all positions of a block, which is as long in every draft. The row of a mask
-    /// predicts the token in its place (DFlash).
-    Block {
-        /// The mask.
-        mask: TokenId,
-        /// The number of rows: the last token and the masks.
-        size: usize,
-    },
-    /// The same, but no row sees later ones. A block has only as many masks as the draft needs
-    /// (JetSpec).
-    CausalBlock {
-        /// The mask.
-        mask: TokenId,
-        /// The largest number of rows: the last token and the masks.
-        size: usize,
-    },
-    /// As [`Self::Block`], but each row predicts the token after its place, also that of the last
-    /// token (DSpark).
-    AnchoredBlock {
-        /// The mask.
-        mask: TokenId,
-        /// The number of rows: the last token and the masks.
-        size: usize,
-    },
-}
-
-impl Masks {
-    /// Returns how many positions one forward can predict after so many draft tokens.
-    fn positions_after(&self, ahead: usize) -> usize {
-        match self {
-            Self::PerPosition(masks) => masks.len() + 1,
-            Self::Repeated(_) => usize::MAX,
-            Self::Block { size, .. } | Self::CausalBlock { size, .. } => {
-                size.saturating_sub(1 + ahead)
-            }
-            Self::AnchoredBlock { size, .. } => size.saturating_sub(ahead),
-        }
-    }
-
-    /// Returns what a model on features reads in the places of draft tokens without features: the
-    /// tokens. P-EAGLE was not trained on features of its own, so there masks stay in their places.
-    fn places_of(&self, ahead: &[TokenId]) -> Vec<TokenId> {
-        match self {
-            Self::PerPosition(_)
-            | Self::Block { .. }
-            | Self::CausalBlock { .. }
-            | Self::AnchoredBlock { .. } => ahead.to_vec(),
-            Self::Repeated(mask) => vec![*mask; ahead.len()],
-        }
-    }
-
-    /// Returns the first row that predicts.
-    fn first_row(&self) -> usize {
-        usize::from(matches!(self, Self::Block { .. } | Self::CausalBlock { .. }))
-    }
-
-    /// Returns the chain of masks to predict `positions` positions, of at most `most`.
-    fn chain(&self, positions: usize, most: usize) -> Vec<TokenId> {
-        match self {
-            Self::PerPosition(masks) => masks.clone().take(positions.saturating_sub(1)).collect(),
-            Self::Repeated(mask) => vec![*mask; positions.saturating_sub(1)],
-            Self::Block { mask, .. } => vec![*mask; most],
-            Self::CausalBlock { mask, .. } => vec![*mask; positions],
-            Self::AnchoredBlock { mask, .. } => vec![*mask; most.saturating_sub(1)],
-        }
-    }
-}
 
 /// Drafts with a model that reads masks.
 pub struct ParallelDrafter<M> {
