@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{aligned, configs, gpu};
-use forerun_core::testing::cases;
+use forerun_core::testing::{cases, is_complete};
 use forerun_formats::{
     Architecture, BlockType, CacheType, Checkpoint, Config, DraftHeads, Family, FeatureSource, Mix,
     ModelTypes, TensorSource, WeightType,
@@ -56,10 +56,12 @@ impl Device for Gpu {
 
     /// Software drivers are slow, and CUDA's emulator compiles each kernel.
     fn effort(&self) -> Effort {
+        // A software driver computes a row in milliseconds, so these are samples unless
+        // `FORERUN_CASES` asks for more.
         Effort {
-            row_cases: cases(24),
-            schedules: cases(12),
-            moments: [60, 12],
+            row_cases: cases(8),
+            schedules: cases(4),
+            moments: if is_complete() { [60, 12] } else { [20, 6] },
             kinds_of_deep_trees: 1,
             step_of_examples: 12,
             step_of_long_prompts: 24,
