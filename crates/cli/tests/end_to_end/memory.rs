@@ -11,6 +11,10 @@ use std::path::Path;
 /// The width of the model's MLP: its matrices have 3 · 48 · 1,000,000 weights in each layer.
 const WIDTH: usize = 1_000_000;
 
+/// The model's file fits into this address space, next to the 1 GiB that the allocator reserves, but
+/// its weights of four bytes do not.
+const ADDRESS_SPACE: u64 = (1024 + 1400) << 20;
+
 /// Gives a model an MLP of another width, with zeros that take no space on the disk.
 fn widen(model: &Path) {
     edit_json(&model.join("config.json"), |config| config["intermediate_size"] = json!(WIDTH));
@@ -48,7 +52,7 @@ fn models_that_do_not_fit_are_refused_before_loading() {
         let models = Models::pair();
         widen(&model(&models));
         let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hi", "--dtype", "f32"]);
-        let finished = run.with_address_space(1400 << 20).finish();
+        let finished = run.with_address_space(ADDRESS_SPACE).finish();
         let words = ["MiB of memory, but only", "MiB are available", "--dtype", "int8"];
         finished.assert_refused("too large", &words);
         let needed = finished.errors.split_once("need ").unwrap().1.split_once(' ').unwrap().0;
@@ -61,5 +65,5 @@ fn models_that_do_not_fit_are_refused_before_loading() {
     // The same limit is enough for small models.
     let models = Models::pair();
     let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hi", "-n", "1"]);
-    run.with_address_space(1400 << 20).succeed();
+    run.with_address_space(ADDRESS_SPACE).succeed();
 }
