@@ -21,7 +21,7 @@ use crate::candidate_model::CandidateModel;
 use crate::feature_based::draft_readable;
 use crate::grow::{Growth, grow_from_depth_rows, row_use};
 use crate::{DraftContext, Drafter, Masks, single_draft};
-use forerun_core::{Draft, DraftShape, RowUse, SequenceId, TokenId, TokenTree};
+use forerun_core::{Draft, DraftShape, RowUse, SequenceId, TokenTree};
 use forerun_lm::{
     BatchEntry, FeatureModel, ForwardBlockHeads, ForwardRequest, LanguageModel, ModelError,
     Progress,
@@ -218,7 +218,7 @@ impl<M: FeatureModel> Drafter for ParallelEagleDrafter<M> {
 mod tests {
     use super::*;
     use forerun_core::{
-        DraftShape, FeatureRows, Features, KeyedRandomness, Sampling, TargetFeedback,
+        DraftShape, FeatureRows, Features, KeyedRandomness, Sampling, TargetFeedback, TokenId,
     };
     use forerun_lm::{ForwardOutput, complete_each};
     use std::sync::atomic::AtomicBool;
