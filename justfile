@@ -10,19 +10,14 @@ check:
 # Every check and every test, in its long version: hours
 nightly: nightly-checks nightly-tests nightly-servers
 
-nightly-checks:
+nightly-checks: && deny platforms aarch64 examples python guide papers
     .ci/run all
-    just deny platforms aarch64 examples python guide papers
 
-nightly-tests:
-    just lossless 120 "$(date +%Y%j)"
-    just samples exact certified rows batches gpu cuda worlds wire training mpi fuzz
+nightly-tests: (lossless "120" `date +%Y%j`) samples exact certified rows batches gpu cuda worlds wire training mpi fuzz
 
-nightly-servers:
-    just load traffic soak page
-    just served clients openapi
+nightly-servers: load traffic soak page (served "clients" "openapi")
 
-# Run a recipe that needs a server, such as `clients` or `openapi`
+# Run recipes that need a server, such as `clients` or `openapi`
 [private]
 served +recipes:
     cargo build --release --locked

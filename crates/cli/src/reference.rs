@@ -32,7 +32,7 @@ const SHORT: usize = 40;
 /// The columns of the page.
 const COLUMNS: usize = 100;
 
-/// What the page says about an option, whatever its default is.
+/// What the page says about an option. Commands may give it different defaults.
 #[derive(Clone, PartialEq)]
 struct Explanation {
     /// The spelling that other texts use, such as `--model`.

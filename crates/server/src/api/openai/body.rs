@@ -402,7 +402,8 @@ impl Body {
         self.sampling.check_min_tokens(&request)?;
         let method = self.speculation(state, &mut request)?;
         let (choices_per_prompt, parser) = (self.candidates(), Box::new(parser));
-        let grammar = self.structure.field().unwrap_or("tools");
+        let format = request.grammar.as_ref().and_then(|_| self.structure.field());
+        let grammar = format.unwrap_or("tools");
         let fields = FieldNames { prompt: prompt_field, grammar };
         Ok(Prepared { prompts, choices_per_prompt, request, method, parser, fields })
     }

@@ -88,12 +88,9 @@ struct StructuredOutputs {
 impl StructureFields {
     /// Returns the grammar of the answers, checked for the model.
     pub(crate) fn grammar(&self, forerun: &Forerun) -> Result<Option<Grammar>, ApiError> {
-        let format = self.response_format.as_ref().map(ResponseFormat::grammar).transpose()?;
-        let others = self.given().into_iter();
-        let others = others.filter_map(|(field, grammar)| Some((field, grammar?)));
-        let mut given = format.flatten().into_iter().chain(others);
-        let Some((field, grammar)) = given.next() else { return Ok(None) };
-        if let Some((other, _)) = given.next() {
+        let mut grammars = self.grammars()?;
+        let Some((field, grammar)) = grammars.next() else { return Ok(None) };
+        if let Some((other, _)) = grammars.next() {
             let message = format!("{other} and {field} cannot be combined: give one of them");
             return Err(ApiError::field(other, message));
         }
@@ -105,9 +102,15 @@ impl StructureFields {
 
     /// Returns the field that gives the grammar, if there is one.
     pub(crate) fn field(&self) -> Option<&'static str> {
-        let format = self.response_format.as_ref().and_then(|format| format.grammar().ok()?);
-        let mut others = self.given().into_iter().filter(|(_, grammar)| grammar.is_some());
-        format.map(|(field, _)| field).or_else(|| others.next().map(|(field, _)| field))
+        self.grammars().ok()?.next().map(|(field, _)| field)
+    }
+
+    /// Returns every field that gives a grammar, with it.
+    fn grammars(&self) -> Result<impl Iterator<Item = (&'static str, Grammar)>, ApiError> {
+        let format = self.response_format.as_ref().map(ResponseFormat::grammar).transpose()?;
+        let others = self.given().into_iter();
+        let others = others.filter_map(|(field, grammar)| Some((field, grammar?)));
+        Ok(format.flatten().into_iter().chain(others))
     }
 
     fn given(&self) -> [(&'static str, Option<Grammar>); 11] {
