@@ -34,7 +34,6 @@ def options():
                         "target=cpu:1-0", "drafter=cpu:0", "target=cpu:0,target=cpu:1", "target=cpu:0/"],
         "--gpu-layers": ["x", "0", "-1", HUGE],
         "--pearl": ["x", "=", "adaptive=x"],
-        "--siblings": ["x", "-1", "17", HUGE],
         "--lp": ["0", "x", HUGE],
         "--layer-groups": ["x", "0", "0-", "@absent", "[[0", "0,0"],
         "--calibration": ["x"],

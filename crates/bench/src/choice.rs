@@ -19,7 +19,6 @@ pub(crate) struct Choice {
     pub(crate) draft_tokens: DraftTokens,
     pub(crate) tree: Tree,
     pub(crate) pearl: PearlOptions,
-    pub(crate) siblings: usize,
     pub(crate) placement: Option<Placement>,
     pub(crate) weight_type: Option<WeightTypes>,
     /// The layer groups of EasySpec's drafter.
@@ -41,7 +40,6 @@ impl Choice {
             draft_tokens: DraftTokens::Auto,
             tree: Tree::None,
             pearl: PearlOptions::default(),
-            siblings: 0,
             layers: None,
             calibration: None,
             ..self.clone()

@@ -126,7 +126,6 @@ fn most_combinations(sweep: &Sweep) -> usize {
         sweep.draft_tokens.len(),
         sweep.trees.len(),
         sweep.pearl.len(),
-        sweep.siblings.len(),
         sweep.placements.len(),
         sweep.weight_types.len(),
         sweep.layers.len(),
@@ -179,7 +178,6 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
                         draft_tokens: DraftTokens::Auto,
                         tree: Tree::None,
                         pearl: PearlOptions::default(),
-                        siblings: 0,
                         placement: placement.clone(),
                         weight_type,
                         layers: None,
@@ -209,15 +207,9 @@ fn with_drafters(
                 // It learns from all of its own drafts.
                 choice.additional_drafters = Vec::new();
             }
-            let siblings = siblings(sweep, &choice, *drafter);
-            let lookups = lookups(sweep, choice.method, *drafter);
-            for (siblings, lookup) in siblings
-                .iter()
-                .flat_map(|&count| lookups.iter().map(move |&lookup| (count, lookup)))
-            {
+            for lookup in lookups(sweep, choice.method, *drafter) {
                 let (drafter, draft_model) = (*drafter, draft_model.clone());
-                let choice =
-                    Choice { drafter, draft_model, lookup, pearl, siblings, ..choice.clone() };
+                let choice = Choice { drafter, draft_model, lookup, pearl, ..choice.clone() };
                 let choices_of_layers = with_easyspec_options(sweep, &choice);
                 choices
                     .extend(choices_of_layers.iter().flat_map(|choice| with_drafts(sweep, choice)));
@@ -225,14 +217,6 @@ fn with_drafters(
         }
     }
     choices
-}
-
-/// Returns the numbers of siblings of a sweep that a choice and a drafter can have.
-fn siblings(sweep: &Sweep, choice: &Choice, drafter: DrafterKind) -> Vec<usize> {
-    let can_have_any = choice.method.offers(Need::Siblings)
-        && !drafter.is_on_tokens()
-        && choice.additional_drafters.is_empty();
-    or_default(if can_have_any { &sweep.siblings[..] } else { &[] }, 0)
 }
 
 /// Returns the lookups of a sweep that a method and a drafter can have.
@@ -329,7 +313,6 @@ fn build(
         draft_tokens: choice.draft_tokens,
         tree: choice.tree.clone(),
         pearl: choice.pearl,
-        siblings: choice.siblings,
         weight_type: choice.weight_type,
         cache_type: None,
         cache_bytes: None,
@@ -388,9 +371,6 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
         }
         if choice.pearl != PearlOptions::default() {
             flags += &format!(" --pearl {}", choice.pearl);
-        }
-        if choice.siblings > 0 {
-            flags += &format!(" --siblings {}", choice.siblings);
         }
     }
     if let Some(weight_type) = plan.weight_type() {
@@ -557,7 +537,6 @@ mod tests {
             methods: vec![method],
             drafters: drafters.to_vec(),
             additional_drafters: vec!["folder/other".parse().unwrap()],
-            siblings: vec![2],
             ..Sweep::default()
         };
         let model = [DrafterKind::Model];

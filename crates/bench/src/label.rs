@@ -97,11 +97,6 @@ fn drafting(choice: &Choice, all: &[Choice]) -> String {
     if choice.pearl != PearlOptions::default() {
         name += &format!(", {}", choice.pearl);
     }
-    match choice.siblings {
-        0 => {}
-        1 => name += ", 1 sibling",
-        count => name += &format!(", {count} siblings"),
-    }
     name
 }
 

@@ -136,7 +136,7 @@ fn draft_of(plan: &Plan) -> Option<PlannedDraft> {
         return Some(PlannedDraft::Chain(0));
     }
     let is_plain_pearl = plan.pearl() == PearlOptions::default();
-    if plan.lookup() != Lookup::None || !is_plain_pearl || plan.siblings() > 0 {
+    if plan.lookup() != Lookup::None || !is_plain_pearl {
         return None;
     }
     let is_auto = match plan.length() {

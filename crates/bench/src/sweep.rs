@@ -32,8 +32,6 @@ pub struct Sweep {
     pub trees: Vec<Tree>,
     /// The options of PEARL; ignored by other methods.
     pub pearl: Vec<PearlOptions>,
-    /// The numbers of the drafter's next best tokens that PEARL and DSI verify, too; ignored by other methods.
-    pub siblings: Vec<usize>,
     /// The placements of drafter and target on cores, as in the options of a plan.
     pub placements: Vec<Placement>,
     /// The weight types, each with its own baseline. `None` keeps the type of each checkpoint.
@@ -124,7 +122,6 @@ struct RawSweep {
     draft_tokens: Values,
     tree: Values,
     pearl: Values,
-    siblings: Values,
     placement: Values,
     dtype: Values,
     lp: Values,
@@ -247,7 +244,6 @@ impl RawSweep {
             draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
             trees: self.tree.parsed("tree")?,
             pearl: self.pearl.parsed("pearl")?,
-            siblings: self.siblings.parsed("siblings")?,
             placements: self.placement.parsed("placement")?,
             weight_types: {
                 let types = self.dtype.texts();

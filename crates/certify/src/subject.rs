@@ -162,11 +162,10 @@ mod tests {
         let pearl = setup(&open(Options {
             method: Some(Method::Pearl),
             draft_tokens: DraftTokens::Fixed(5),
-            siblings: 2,
             ..Options::default()
         }));
         let of_pearl = options(&pearl);
-        assert_eq!((of_pearl.siblings, of_pearl.draft_tokens), (2, 5));
+        assert_eq!(of_pearl.draft_tokens, 5);
         assert!(of_pearl.lookup.is_none() && !pearl.verifies_whole_drafts);
 
         let dsi = setup(&open(Options {

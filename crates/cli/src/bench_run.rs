@@ -293,7 +293,6 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         draft_tokens: arguments.draft_tokens.clone(),
         trees: arguments.tree.clone(),
         pearl: arguments.pearl.clone(),
-        siblings: arguments.siblings.clone(),
         placements: arguments.placement.clone(),
         layers: {
             let parallel = arguments.lp.iter().copied().map(LayerStrategy::Parallel);

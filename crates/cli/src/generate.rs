@@ -335,7 +335,6 @@ pub(crate) fn options(arguments: &EngineArguments) -> Options {
         draft_model: arguments.draft_model.clone(),
         method: arguments.method,
         pearl: arguments.pearl,
-        siblings: arguments.siblings,
         drafter: arguments.drafter,
         additional_drafters: arguments.also_draft.clone(),
         lookup: arguments.lookup,

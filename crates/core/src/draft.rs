@@ -2,8 +2,7 @@
 //! proposes.
 
 use crate::{
-    Distribution, Key, Node, Purpose, StopRule, TokenId, TokenTree, Verification, node_of_row,
-    row_of,
+    Distribution, Key, Node, Purpose, StopRule, TokenTree, Verification, node_of_row, row_of,
 };
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -24,13 +23,6 @@ pub enum DraftShape {
         length: usize,
         /// Where it stops.
         stop: StopRule,
-    },
-    /// A chain, and next to each of its tokens the other tokens that are most probable there. They have no children.
-    ChainWithSiblings {
-        /// Number of tokens of the chain (γ).
-        length: usize,
-        /// Number of other tokens for each position.
-        siblings: usize,
     },
     /// A tree of deterministic candidates: each depth keeps the `width` nodes with the highest
     /// cumulative probability (the tree of EasySpec, arXiv 2502.02493).
@@ -76,9 +68,7 @@ impl DraftShape {
     #[must_use]
     pub fn depth(&self) -> usize {
         match self {
-            Self::Chain { length }
-            | Self::ConfidentChain { length, .. }
-            | Self::ChainWithSiblings { length, .. } => *length,
+            Self::Chain { length } | Self::ConfidentChain { length, .. } => *length,
             Self::Top { depth, .. } => *depth,
             Self::Sampled { branching } => branching.len(),
             Self::Ranked { children } => ranked_levels(children).count(),
@@ -117,9 +107,6 @@ impl DraftShape {
             Self::ConfidentChain { length, stop } => {
                 Self::ConfidentChain { length: depth.min(*length), stop: *stop }
             }
-            Self::ChainWithSiblings { length, siblings } => {
-                Self::ChainWithSiblings { length: depth.min(*length), siblings: *siblings }
-            }
             Self::Top { width, depth: own, budget } => {
                 Self::Top { width: *width, depth: depth.min(*own), budget: *budget }
             }
@@ -144,7 +131,6 @@ impl DraftShape {
         match self {
             Self::Chain { length }
             | Self::ConfidentChain { length, .. }
-            | Self::ChainWithSiblings { length, .. }
             | Self::Phrases { length, .. } => vec![1; *length],
             Self::Top { width, depth, .. } => {
                 (0..*depth).map(|depth| if depth == 0 { 1 } else { *width }).collect()
@@ -171,9 +157,6 @@ impl DraftShape {
     pub fn max_nodes(&self) -> usize {
         match self {
             Self::Chain { length } | Self::ConfidentChain { length, .. } => *length,
-            Self::ChainWithSiblings { length, siblings } => {
-                length.saturating_mul(siblings.saturating_add(1))
-            }
             Self::Top { width, depth, budget: None } => width.saturating_mul(*depth),
             Self::Top { width, depth, budget: Some(budget) } => {
                 // The first depth expands one row, every later depth `width`.
@@ -220,9 +203,6 @@ pub enum Proposal {
     /// The children of a row were drawn independently from the distribution at the row's index
     /// ([`row_of`]). Rows without children hold an empty distribution.
     Sampled(Vec<Distribution>),
-    /// The first child of a row was drawn from the distribution at the row's index, as with [`Sampled`](Self::Sampled).
-    /// Its siblings are a function of it and of the tokens before them.
-    SampledWithSiblings(Vec<Distribution>),
     /// Candidates are a function of the tokens before them, as top-k, n-gram matches and coupled
     /// draws are.
     Deterministic,
@@ -269,63 +249,18 @@ impl Draft {
     /// from. Verification relies on this, so check drafts that come from other processes.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
-        (0..self.tree.len()).all(|node| match self.rows_of_node(node) {
-            None => true,
-            Some(rows) => {
-                let row = rows.get(row_of(self.tree.parent(node)));
-                row.is_some_and(|row| row.probability(self.tree.token(node)) > 0.0)
-            }
+        let Proposal::Sampled(rows) = &self.proposal else { return true };
+        (0..self.tree.len()).all(|node| {
+            let row = rows.get(row_of(self.tree.parent(node)));
+            row.is_some_and(|row| row.probability(self.tree.token(node)) > 0.0)
         })
-    }
-
-    /// Returns the rows among which is the one that a node's token was drawn from. `None` if it was not drawn.
-    fn rows_of_node(&self, node: Node) -> Option<&[Distribution]> {
-        match &self.proposal {
-            Proposal::Sampled(rows) => Some(rows),
-            Proposal::SampledWithSiblings(rows) => {
-                let first = self.tree.children(self.tree.parent(node)).next();
-                (first == Some(node)).then_some(rows)
-            }
-            Proposal::Deterministic => None,
-        }
     }
 
     /// Returns the distribution that a node's token was drawn from, if it was drawn.
     #[must_use]
     pub fn drawn_from(&self, node: Node) -> Option<&Distribution> {
-        self.rows_of_node(node)?.get(row_of(self.tree.parent(node)))
-    }
-
-    /// Returns the length of a chain with siblings, whose first nodes are the chain. `None` for other trees.
-    #[must_use]
-    pub fn chain_len(&self) -> Option<usize> {
-        let tree = &self.tree;
-        let is_next = |&node: &Node| tree.parent(node) == node.checked_sub(1);
-        let length = (0..tree.len()).take_while(is_next).count();
-        let is_sibling = |node| tree.parent(node).map_or(0, |parent| parent + 1) < length;
-        (length..tree.len()).all(is_sibling).then_some(length)
-    }
-
-    /// Divides a [chain with siblings](Self::chain_len) into the chain and the siblings of each of its tokens. `None` for
-    /// other trees, and for siblings that were drawn.
-    #[must_use]
-    pub fn into_chain_and_siblings(self) -> Option<(Self, Vec<Vec<TokenId>>)> {
-        let length = self.chain_len()?;
-        let Self { tree, proposal, .. } = self;
-        let mut siblings = vec![Vec::new(); length];
-        for node in length..tree.len() {
-            let depth = tree.parent(node).map_or(0, |parent| parent + 1);
-            siblings[depth].push(tree.token(node));
-        }
-        let proposal = match proposal {
-            Proposal::Sampled(_) if length < tree.len() => return None,
-            Proposal::SampledWithSiblings(mut rows) | Proposal::Sampled(mut rows) => {
-                rows.truncate(length + 1);
-                Proposal::Sampled(rows)
-            }
-            Proposal::Deterministic => Proposal::Deterministic,
-        };
-        Some((Self::new(tree.first(length), proposal), siblings))
+        let Proposal::Sampled(rows) = &self.proposal else { return None };
+        rows.get(row_of(self.tree.parent(node)))
     }
 
     /// Creates a draft without confidences.
@@ -346,7 +281,7 @@ impl Draft {
         Self::deterministic(TokenTree::new())
     }
 
-    /// Appends a draft that was made after this chain's last token.
+    /// Appends a chain that was drafted after this chain's last token.
     ///
     /// The two may be of different kinds. A candidate that is a function of the tokens before it
     /// was drawn from the distribution that is certain of it, and verification treats both alike.
@@ -361,19 +296,14 @@ impl Draft {
         let Self { mut tree, proposal, .. } = mem::replace(self, Self::empty());
         let length = tree.len();
         tree.graft(length.checked_sub(1), &further.tree);
-        let is_chain = further.tree.is_chain();
         let proposal = match (proposal, further.proposal) {
             (Proposal::Deterministic, Proposal::Deterministic) => Proposal::Deterministic,
             (proposal, more) => {
-                let is_drawn = is_chain || matches!(more, Proposal::Sampled(_));
                 // The row after the last token was empty because nothing had been drawn from it.
                 let mut rows = rows_of(&tree, proposal);
                 rows.truncate(length);
                 rows.extend(rows_of(&further.tree, more));
-                match is_drawn {
-                    true => Proposal::Sampled(rows),
-                    false => Proposal::SampledWithSiblings(rows),
-                }
+                Proposal::Sampled(rows)
             }
         };
         *self = Self::new(tree, proposal);
@@ -400,14 +330,14 @@ impl Draft {
     }
 }
 
-/// Returns the distributions that the first children of a tree's rows were drawn from.
+/// Returns the distributions that a chain's tokens were drawn from.
 fn rows_of(tree: &TokenTree, proposal: Proposal) -> Vec<Distribution> {
     let certain = |row| {
-        let first = tree.children(node_of_row(row)).next();
-        first.map_or_else(Distribution::default, |node| Distribution::point(tree.token(node)))
+        let next = tree.children(node_of_row(row)).next();
+        next.map_or_else(Distribution::default, |node| Distribution::point(tree.token(node)))
     };
     match proposal {
-        Proposal::Sampled(rows) | Proposal::SampledWithSiblings(rows) => rows,
+        Proposal::Sampled(rows) => rows,
         Proposal::Deterministic => (0..=tree.len()).map(certain).collect(),
     }
 }
@@ -416,6 +346,7 @@ fn rows_of(tree: &TokenTree, proposal: Proposal) -> Vec<Distribution> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::TokenId;
 
     fn sampled(tokens: &[TokenId]) -> Draft {
         let rows = tokens.iter().map(|&token| Distribution::point(token));
@@ -460,30 +391,6 @@ mod tests {
             draft.extend(make(&[6]));
             assert_eq!(draft, make(&[6]));
         }
-    }
-
-    #[test]
-    fn siblings_are_separated_from_their_chain() {
-        let mut tree = TokenTree::chain(&[1, 2, 3]);
-        for (parent, token) in [(None, 7), (None, 8), (Some(1), 9)] {
-            tree.push(parent, token);
-        }
-        let rows = [1, 2, 3].map(Distribution::point);
-        let rows = [&rows[..], &vec![Distribution::default(); 4]].concat();
-        let draft = Draft::new(tree, Proposal::SampledWithSiblings(rows));
-        assert!(draft.is_consistent());
-        assert_eq!(
-            (draft.drawn_from(1), draft.drawn_from(3)),
-            (Some(&Distribution::point(2)), None)
-        );
-        let (chain, siblings) = draft.into_chain_and_siblings().unwrap();
-        assert_eq!((chain, siblings), (sampled(&[1, 2, 3]), vec![vec![7, 8], vec![], vec![9]]));
-        // A branch goes on.
-        let mut tree = TokenTree::chain(&[1]);
-        let branch = tree.push(None, 5);
-        tree.push(Some(branch), 6);
-        let draft = Draft::deterministic(tree);
-        assert_eq!(draft.into_chain_and_siblings(), None);
     }
 
     #[test]
@@ -535,26 +442,5 @@ mod tests {
         assert_eq!(extended(Draft::empty(), sampled(&[1])), sampled(&[1]));
         let longer = extended(extended(sampled(&[1]), deterministic(&[2, 3])), sampled(&[4]));
         assert_eq!(longer, sampled(&[1, 2, 3, 4]));
-        // Siblings stay next to their tokens.
-        let mut tree = TokenTree::chain(&[2, 3]);
-        tree.push(None, 7);
-        let given = Draft::deterministic(tree.clone());
-        let rows = [Distribution::point(2), Distribution::point(3)];
-        let rows = [&rows[..], &vec![Distribution::default(); 2]].concat();
-        let drawn = Draft::new(tree, Proposal::SampledWithSiblings(rows));
-        for draft in [
-            extended(deterministic(&[1]), drawn.clone()),
-            extended(sampled(&[1]), drawn),
-            extended(sampled(&[1]), given.clone()),
-        ] {
-            assert_eq!(
-                (draft.drawn_from(2), draft.drawn_from(3)),
-                (Some(&Distribution::point(3)), None)
-            );
-            let parts = draft.into_chain_and_siblings().unwrap();
-            assert_eq!(parts, (sampled(&[1, 2, 3]), vec![vec![], vec![7], vec![]]));
-        }
-        let both = extended(deterministic(&[1]), given).into_chain_and_siblings().unwrap();
-        assert_eq!(both, (deterministic(&[1, 2, 3]), vec![vec![], vec![7], vec![]]));
     }
 }

@@ -15,6 +15,4 @@ pub enum Need {
     WholeDrafts,
     /// Several drafters.
     SeveralDrafters,
-    /// The drafter's next best tokens next to those of a chain.
-    Siblings,
 }

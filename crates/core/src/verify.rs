@@ -154,28 +154,24 @@ fn verify_down<'a, C: Iterator<Item = Candidate<'a>>>(
 /// `p[x]`, else `x` is removed from `p`. It accepts with probability `Σ p·q`; the test of a single
 /// sampled chain accepts with probability `Σ min(p, q)`.
 ///
-/// `siblings[n]` are given tokens for the position of token `n` of a single chain: a function of that token and of
-/// those before it. They are tested in their order after it was rejected, each with its own key. With several chains,
-/// they are not tested.
-///
 /// Returns the chain of the accepted tokens, followed by a rejected token if there is one, and the
 /// verdict on that chain.
 ///
 /// ```rust
 /// use forerun_core::{Distribution, Draft, KeyedRandomness, Proposal, TokenTree, verify_chains};
 ///
-/// // The drafter's second token, 8, is wrong. Its sibling 4 is right, and the row after it was not scored with the chain.
-/// let chain = Draft::deterministic(TokenTree::chain(&[7, 8, 9]));
-/// let siblings = [vec![1], vec![3, 4], vec![]];
+/// // The first drafter's second token, 8, is wrong. The second drafter's, 4, is right, but the row
+/// // after it was not scored.
+/// let chains = [[7, 8, 9], [7, 4, 2]].map(|tokens| Draft::deterministic(TokenTree::chain(&tokens)));
 /// let rows = [7, 4, 9].map(Distribution::point);
 /// let randomness = KeyedRandomness { seed: 0, sample: 0 };
-/// let (walked, verdict) = verify_chains(&[(0, &chain)], &siblings, &[7, 8], &rows, 100, &randomness);
+/// let chains = [(0, &chains[0]), (1, &chains[1])];
+/// let (walked, verdict) = verify_chains(&chains, &[7, 8], &rows, 100, &randomness);
 /// assert_eq!((walked.tokens(), verdict.accepted.len(), verdict.token), (&[7, 4][..], 2, None));
 /// ```
 #[must_use]
 pub fn verify_chains(
     chains: &[(usize, &Draft)],
-    siblings: &[Vec<TokenId>],
     path: &[TokenId],
     rows: &[Distribution],
     position: usize,
@@ -196,19 +192,7 @@ pub fn verify_chains(
             let proposed = draft.drawn_from(depth).filter(|_| single);
             Some(Candidate { number: drafter as u32, node: depth, token, proposed })
         });
-        let agrees = |draft: &Draft| draft.tree.tokens().starts_with(&walked);
-        let followed = chains.iter().filter(|(_, draft)| single && agrees(draft));
-        let given = followed.flat_map(|&(drafter, _)| {
-            let numbers = drafter as u32 + 1..;
-            let siblings = siblings.get(depth).into_iter().flatten();
-            numbers.zip(siblings).map(|(number, &token)| Candidate {
-                number,
-                node: depth,
-                token,
-                proposed: None,
-            })
-        });
-        match descend(candidates.chain(given), row, here, randomness) {
+        match descend(candidates, row, here, randomness) {
             Descent::Accepted(candidate) => walked.push(candidate.token),
             Descent::Stopped { rest, rejected } => {
                 let key = Key { position: here, purpose: Purpose::Sample, candidate: 0 };

@@ -60,7 +60,7 @@ pub fn verify_block(
     randomness: &dyn Randomness,
 ) -> Verdict {
     let whole = match &draft.proposal {
-        Proposal::Deterministic | Proposal::SampledWithSiblings(_) => None,
+        Proposal::Deterministic => None,
         Proposal::Sampled(proposed) => {
             Block { tree: &draft.tree, proposed, rows, position, randomness }.accept(None, 1.0)
         }

@@ -2,7 +2,6 @@
 
 use crate::Sequence;
 use crate::draft_ahead::DraftAhead;
-use crate::score_task::Sibling;
 use forerun_core::{Cluster, TokenId};
 
 /// The tokens that a drafter has drafted after the committed ones.
@@ -22,23 +21,6 @@ impl Chain {
     /// Returns the tokens after the committed ones.
     pub(crate) fn tokens(&self) -> &[TokenId] {
         self.drafting.tokens()
-    }
-
-    /// Returns the siblings whose rows a job scores that starts with `first_row` and ends with the row after the chain's first
-    /// `tokens` tokens: those of the token before its first row, if it is not committed, and of the tokens after it.
-    pub(crate) fn siblings(
-        &self,
-        frontier: usize,
-        first_row: usize,
-        tokens: usize,
-    ) -> Vec<Sibling> {
-        let first = (first_row - frontier).saturating_sub(1);
-        let siblings = self.drafting.siblings().iter().enumerate().take(tokens).skip(first);
-        siblings
-            .flat_map(|(place, siblings)| {
-                siblings.iter().map(move |&token| (frontier + place, token))
-            })
-            .collect()
     }
 
     /// Returns whether a chain with a requested length of `length` tokens will not grow further.

@@ -16,9 +16,6 @@ use std::collections::VecDeque;
 pub(crate) struct DraftAhead {
     drafter: usize,
     chain: Draft,
-    /// The number of other tokens to draft next to each token of the chain, and those tokens.
-    n_siblings: usize,
-    siblings: Vec<Vec<TokenId>>,
     /// The position of each token of the chain in the job that drafted it, from 0.
     positions: VecDeque<usize>,
     /// The jobs that drafted the tokens of the chain, in their order.
@@ -61,8 +58,6 @@ impl DraftAhead {
         Self {
             drafter,
             chain: Draft::empty(),
-            n_siblings: 0,
-            siblings: Vec::new(),
             positions: VecDeque::new(),
             jobs: VecDeque::new(),
             running: None,
@@ -85,11 +80,6 @@ impl DraftAhead {
     /// features a job has, which therefore stays the same until the chain restarts.
     pub(crate) fn draft_one_token_per_job(&mut self) {
         self.one_token_per_job = true;
-    }
-
-    /// From now on, drafts so many other tokens next to each token of the chain.
-    pub(crate) fn draft_siblings(&mut self, n_siblings: usize) {
-        self.n_siblings = n_siblings;
     }
 
     /// Returns the drafter's index.
@@ -127,16 +117,6 @@ impl DraftAhead {
         self.chain.tree.tokens()
     }
 
-    /// Returns the number of other tokens to draft next to each token.
-    pub(crate) fn n_siblings(&self) -> usize {
-        self.n_siblings
-    }
-
-    /// Returns the siblings of each draft token after the committed ones.
-    pub(crate) fn siblings(&self) -> &[Vec<TokenId>] {
-        &self.siblings
-    }
-
     /// Returns the number of draft tokens after the committed ones.
     pub(crate) fn len(&self) -> usize {
         self.chain.tree.len()
@@ -160,10 +140,7 @@ impl DraftAhead {
             let missing = useful_length(sequence, length) - self.len();
             let per_job = if self.one_token_per_job { 1 } else { per_job.max(1) };
             let length = missing.min(per_job);
-            let shape = match self.n_siblings {
-                0 => DraftShape::Chain { length },
-                siblings => DraftShape::ChainWithSiblings { length, siblings },
-            };
+            let shape = DraftShape::Chain { length };
             let mut request =
                 DraftRequest::new(self.drafter, sequence, self.chain.tree.tokens(), shape);
             if self.one_token_per_job {
@@ -215,8 +192,7 @@ impl DraftAhead {
     ) -> Option<(usize, JobTime)> {
         let reply = jobs::draft_reply(self.drafter, sequence, completion).ok()?;
         self.read = self.read.max(self.reads_to);
-        let (drafted, _) = reply.output.into_chain_and_siblings()?;
-        Some((drafted.tree.len(), reply.time))
+        Some((reply.output.tree.len(), reply.time))
     }
 
     /// Adds the tokens of a completed job to the chain.
@@ -226,13 +202,12 @@ impl DraftAhead {
         completion: Completion,
     ) -> Result<(usize, JobTime), DecodeError> {
         let reply = jobs::draft_reply(self.drafter, sequence, completion)?;
-        let Some((further, siblings)) = reply.output.into_chain_and_siblings() else {
+        if !reply.output.tree.is_chain() {
             return Err(DecodeError::Answer("the draft is not a chain"));
-        };
-        let drafted = further.tree.len();
+        }
+        let drafted = reply.output.tree.len();
         self.read = self.read.max(self.reads_to);
-        self.chain.extend(further);
-        self.siblings.extend(siblings);
+        self.chain.extend(reply.output);
         self.positions.extend(0..drafted);
         self.empty_with = (drafted == 0).then(|| known_features(sequence));
         self.jobs.push_back(DraftJob { ticket: reply.ticket, remaining: drafted, accepted: 0 });
@@ -256,7 +231,6 @@ impl DraftAhead {
     pub(crate) fn accept(&mut self, count: usize, cluster: &mut dyn Cluster) {
         self.chain.drop_first(count);
         self.read += count;
-        self.siblings.drain(..count.min(self.siblings.len()));
         self.positions.drain(..count.min(self.positions.len()));
         let mut count = count;
         while let Some(job) = self.jobs.front_mut() {
@@ -298,21 +272,14 @@ impl DraftAhead {
             outcome = SpanOutcome::Wasted;
         }
         self.chain = Draft::empty();
-        self.siblings.clear();
         self.positions.clear();
         self.exhausted = false;
         (self.empty_with, self.feedback) = (None, None);
     }
 
-    /// Returns the first `count` tokens and their siblings as a tree to score.
+    /// Returns the first `count` tokens as a tree to score.
     pub(crate) fn first(&self, count: usize) -> TokenTree {
-        let mut tree = self.chain.tree.first(count);
-        for (place, siblings) in self.siblings.iter().take(count).enumerate() {
-            for &token in siblings {
-                tree.push(place.checked_sub(1), token);
-            }
-        }
-        tree
+        self.chain.tree.first(count)
     }
 }
 

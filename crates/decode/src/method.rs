@@ -69,16 +69,12 @@ pub struct DecoderOptions {
     pub additional_drafters: Vec<DrafterSize>,
     /// The variant of PEARL.
     pub pearl: PearlOptions,
-    /// The number of the drafter's next best tokens that PEARL and DSI verify next to each token of a chain.
-    pub siblings: usize,
     /// What guesses tokens for PEARL, if it does.
     pub guesser: Option<MakeGuesser>,
     /// What guesses tokens for rounds in which the drafter does not draft, if there are such rounds.
     pub lookup: Option<MakeGuesser>,
     /// The number of target replicas.
     pub targets: usize,
-    /// Whether some of these models share a machine's devices, so that a job takes time from others.
-    pub shares_devices: bool,
     /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's calibration).
     pub calibrates_during_verification: bool,
     /// Whether the drafters are also on the target's devices, where they work in turn with the target: with the indices after all
@@ -108,11 +104,9 @@ impl DecoderOptions {
             drafter: 0,
             additional_drafters: Vec::new(),
             pearl: PearlOptions::default(),
-            siblings: 0,
             guesser: None,
             lookup: None,
             targets: 1,
-            shares_devices: false,
             calibrates_during_verification: false,
             repeats_drafters: false,
             reproducible: false,

@@ -16,8 +16,6 @@
 //! * With [`PreVerify::PromptLookup`] and [`PreVerify::Suffix`], the pass without unverified tokens scores guesses
 //!   from earlier text, too. So it may commit several tokens. Each of its rows tests the drafter's token first, then
 //!   the guess.
-//! * With [`with_siblings`](Pearl::with_siblings), a pass also scores the drafter's next best tokens next to each
-//!   unverified one. If one of them is the correction, the row after it gives a further token. So trees and PEARL are combined.
 //! * By default a round ends with the target's forward pass. A drafter that finishes early continues
 //!   for a while. If it is late, the tokens that it has are verified, and it is not interrupted. In
 //!   the paper's schedule, [`PearlSchedule::Paper`], each waits for the other.
@@ -45,7 +43,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Draft and verify at the same time, on separate devices (PEARL)",
     drafting: Drafting::DuringVerification,
     several_targets: false,
-    offers: &[Need::Features, Need::Siblings, Need::SeveralDrafters],
+    offers: &[Need::Features, Need::SeveralDrafters],
     decoder: |options| auto::fastest(&[(Drafting::DuringVerification, with_one_drafter)], options),
 };
 
@@ -56,8 +54,7 @@ pub(crate) fn with_one_drafter(options: &DecoderOptions) -> Box<dyn AnswerDecode
     let draft_length = PearlDraftLength::new(options.draft_tokens, options.length, eager)
         .with_tokens_per_forward(options.pattern.tokens_per_forward())
         .with_expected_passes(options.expected_passes);
-    let decoder = Pearl::new(options.pearl, draft_length).with_drafter(options.drafter);
-    let mut decoder = decoder.with_siblings(options.siblings);
+    let mut decoder = Pearl::new(options.pearl, draft_length).with_drafter(options.drafter);
     decoder.guesser = options.guesser.map(|make| make());
     Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
 }
@@ -98,15 +95,6 @@ impl Pearl {
         Self { drafting: DraftAhead::new(drafter), ..self }
     }
 
-    /// Returns the decoder in a mode where a pass also scores `count` next best tokens of the drafter next to each unverified
-    /// one. If one of them is the correction, the target's next token comes with the same pass. Call it before
-    /// [`reproducible`](Self::reproducible).
-    #[must_use]
-    pub fn with_siblings(mut self, count: usize) -> Self {
-        self.drafting.draft_siblings(count);
-        self
-    }
-
     /// Returns the decoder with a source of guesses, which options without guesses ignore.
     #[must_use]
     pub fn with_guesser(self, guesser: Box<dyn Guesser>) -> Self {
@@ -117,10 +105,9 @@ impl Pearl {
     /// finishes first. With rejection sampling this requires a fixed draft length.
     #[must_use]
     pub fn reproducible(mut self) -> Self {
-        let has_siblings = self.drafting.n_siblings() > 0;
-        if !self.options.post_verify || self.options.pre_verify.guesses() || has_siblings {
-            // Otherwise timing decides whether a late token is tested or the bonus token drawn, which passes have
-            // guesses, and which tokens have siblings.
+        if !self.options.post_verify || self.options.pre_verify.guesses() {
+            // Otherwise timing decides whether a late token is tested or the bonus token drawn, and
+            // which passes have guesses.
             self.options.schedule = PearlSchedule::Paper;
         }
         self.drafting.draft_one_token_per_job();
@@ -338,7 +325,7 @@ impl AnswerDecoder for Pearl {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.pearl, self.draft_length.for_new_answer(prompt_tokens));
-        let decoder = decoder.with_drafter(options.drafter).with_siblings(options.siblings);
+        let decoder = decoder.with_drafter(options.drafter);
         Box::new(Self { guesser: options.guesser.map(|make| make()), ..decoder })
     }
 

@@ -54,21 +54,13 @@ impl Default for PearlOptions {
     }
 }
 
-/// A text that does not name PEARL options.
+/// A text that does not name a PEARL option.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum UnknownPearlOption {
-    /// There is no such option.
-    #[error(
-        "{0:?} is not one of eager, paper, no-pre-verify, pre-verify-lookup, pre-verify-suffix, \
-         no-post-verify; separate several with commas, as in paper,no-pre-verify"
-    )]
-    Unknown(String),
-    /// Siblings are requested, which are an option of several methods.
-    #[error(
-        "`siblings-{0}` is not a PEARL option: set `--siblings {0}` (in files and in Python, `siblings`)"
-    )]
-    Siblings(String),
-}
+#[error(
+    "{0:?} is not one of eager, paper, no-pre-verify, pre-verify-lookup, pre-verify-suffix, \
+     no-post-verify; separate several with commas, as in paper,no-pre-verify"
+)]
+pub struct UnknownPearlOption(pub String);
 
 impl FromStr for PearlOptions {
     type Err = UnknownPearlOption;
@@ -83,12 +75,7 @@ impl FromStr for PearlOptions {
                 "pre-verify-lookup" => options.pre_verify = PreVerify::PromptLookup,
                 "pre-verify-suffix" => options.pre_verify = PreVerify::Suffix,
                 "no-post-verify" => options.post_verify = false,
-                other => {
-                    return Err(match other.strip_prefix("siblings-") {
-                        Some(count) => UnknownPearlOption::Siblings(count.to_owned()),
-                        None => UnknownPearlOption::Unknown(other.to_owned()),
-                    });
-                }
+                other => return Err(UnknownPearlOption(other.to_owned())),
             }
         }
         Ok(options)
@@ -134,7 +121,5 @@ mod tests {
         );
         let message = "paper,late".parse::<PearlOptions>().map_err(|error| error.to_string());
         assert!(message.is_err_and(|message| message.contains("\"late\"")));
-        let message = "eager,siblings-2".parse::<PearlOptions>().map_err(|error| error.to_string());
-        assert!(message.is_err_and(|message| message.contains("`--siblings 2`")));
     }
 }

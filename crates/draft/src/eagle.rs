@@ -86,10 +86,10 @@ impl<M: FeatureModel> Drafter for EagleDrafter<M> {
             let read: Vec<usize> = read.collect();
             draft_from_features(drafter, ready, &read, &mut |index, result| {
                 if let Ok(draft) = &result
-                    && let Some(length) = draft.chain_len()
+                    && draft.tree.is_chain()
                 {
                     let DraftContext { sequence, tokens, .. } = ready[index];
-                    let tokens = [tokens, &draft.tree.tokens()[..length]].concat();
+                    let tokens = [tokens, draft.tree.tokens()].concat();
                     last.insert(sequence, LastDraft { read: read[index], tokens });
                 }
                 done(index, result);

@@ -51,12 +51,8 @@ fn forced_tokens(context: &DraftContext<'_>) -> Vec<TokenId> {
     let answer = context.tokens.get(context.prompt_len..);
     let (Some(constraint), Some(answer)) = (constraint, answer) else { return Vec::new() };
     let forced = constraint.forced(answer, depth);
-    let is_chain = matches!(
-        context.shape,
-        DraftShape::Chain { .. }
-            | DraftShape::ConfidentChain { .. }
-            | DraftShape::ChainWithSiblings { .. }
-    );
+    let is_chain =
+        matches!(context.shape, DraftShape::Chain { .. } | DraftShape::ConfidentChain { .. });
     // A tree of one depth asks for alternatives.
     let fills_tree = depth > 1 && forced.len() == depth;
     if is_chain || fills_tree { forced } else { Vec::new() }
@@ -221,13 +217,6 @@ mod tests {
         let confident = DraftShape::ConfidentChain { length: 4, stop: StopRule::NEVER };
         let (chain, _) = draft(&[0], &confident, rule);
         assert_eq!((chain.confidences.len(), &chain.confidences[..2]), (4, &[1.0, 1.0][..]));
-        let (chain, _) =
-            draft(&[0], &DraftShape::ChainWithSiblings { length: 3, siblings: 1 }, rule);
-        let (chain, siblings) = chain.into_chain_and_siblings().unwrap();
-        assert_eq!(
-            (&chain.tree.tokens()[..2], &siblings[..2]),
-            (&[2, 1][..], &[vec![], vec![]][..])
-        );
         for (depth, nodes) in [(2, 2), (3, 4)] {
             let shape = DraftShape::Top { width: 2, depth, budget: Some(4) };
             assert_eq!(draft(&[0], &shape, rule).0.tree.len(), nodes, "depth {depth}");

@@ -34,9 +34,6 @@ enum GrowthKind {
         /// The number of children of each node of the remaining depths.
         branching: VecDeque<usize>,
         proposed: Vec<Distribution>,
-        /// The number of siblings next to each token of a chain, and the siblings so far.
-        siblings: usize,
-        found: Vec<Vec<TokenId>>,
         /// Where a chain stops, and how sure the drafter is of its tokens so far.
         stop: Option<StopRule>,
         confidences: Vec<f32>,
@@ -72,19 +69,16 @@ impl<'a> Growth<'a> {
         let kind = match &*simplified(shape) {
             // Drafters without phrases draft only the chain.
             DraftShape::Chain { length } | DraftShape::Phrases { length, .. } => {
-                GrowthKind::sampled(vec![1; *length], 0)
+                GrowthKind::sampled(vec![1; *length])
             }
             DraftShape::ConfidentChain { length, stop } => {
-                GrowthKind::sampled(vec![1; *length], 0).stopping_by(*stop)
-            }
-            DraftShape::ChainWithSiblings { length, siblings } => {
-                GrowthKind::sampled(vec![1; *length], *siblings)
+                GrowthKind::sampled(vec![1; *length]).stopping_by(*stop)
             }
             // Deterministic draws give equal siblings, so one is enough.
             DraftShape::Sampled { branching } if context.sampling.is_deterministic() => {
-                GrowthKind::sampled(vec![1; branching.len()], 0)
+                GrowthKind::sampled(vec![1; branching.len()])
             }
-            DraftShape::Sampled { branching } => GrowthKind::sampled(branching.clone(), 0),
+            DraftShape::Sampled { branching } => GrowthKind::sampled(branching.clone()),
             DraftShape::Top { width, depth, budget } => GrowthKind::Top {
                 width: *width,
                 remaining_depths: *depth,
@@ -129,7 +123,7 @@ impl<'a> Growth<'a> {
     pub(crate) fn advance(&mut self, rows: &[RowLogits<'_>]) -> Result<(), ModelError> {
         let Self { context, sampler, tree, kind } = self;
         match kind {
-            GrowthKind::Sampled { branching, proposed, siblings, found, stop, confidences } => {
+            GrowthKind::Sampled { branching, proposed, stop, confidences } => {
                 let (mut candidate, first_row) = (0, proposed.len());
                 let children = branching.pop_front().unwrap_or(0);
                 for (row, &logits) in (first_row..).zip(rows) {
@@ -143,13 +137,7 @@ impl<'a> Growth<'a> {
                     for _ in 0..children {
                         let prefix = context.tokens.len();
                         let key = draft_key(rule, prefix, tree, depth, candidate);
-                        let drawn = distribution.pick(context.randomness, key);
-                        if *siblings > 0 {
-                            let best = sampler.best_tokens(logits, tree, parent, *siblings + 1)?;
-                            let others = best.into_iter().filter(|&token| token != drawn);
-                            found.push(others.take(*siblings).collect());
-                        }
-                        tree.push(parent, drawn);
+                        tree.push(parent, distribution.pick(context.randomness, key));
                         candidate += 1;
                     }
                     proposed.push(distribution);
@@ -218,19 +206,9 @@ impl<'a> Growth<'a> {
     /// Returns the draft.
     pub(crate) fn finish(self) -> Draft {
         match self.kind {
-            GrowthKind::Sampled { mut proposed, siblings, found, confidences, .. } => {
-                let mut tree = self.tree;
-                for (place, tokens) in found.into_iter().enumerate() {
-                    for token in tokens {
-                        tree.push(place.checked_sub(1), token);
-                    }
-                }
-                proposed.resize(tree.len() + 1, Distribution::default());
-                let proposal = match siblings {
-                    0 => Proposal::Sampled(proposed),
-                    _ => Proposal::SampledWithSiblings(proposed),
-                };
-                Draft { confidences, ..Draft::new(tree, proposal) }
+            GrowthKind::Sampled { mut proposed, confidences, .. } => {
+                proposed.resize(self.tree.len() + 1, Distribution::default());
+                Draft { confidences, ..Draft::new(self.tree, Proposal::Sampled(proposed)) }
             }
             GrowthKind::Top { budget, considered, .. } => {
                 let tree = budget.map_or(self.tree, |budget| rerank(&considered, budget));
@@ -248,16 +226,9 @@ impl<'a> Growth<'a> {
 }
 
 impl GrowthKind {
-    fn sampled(branching: Vec<usize>, siblings: usize) -> Self {
+    fn sampled(branching: Vec<usize>) -> Self {
         let branching = branching.into();
-        Self::Sampled {
-            branching,
-            proposed: Vec::new(),
-            siblings,
-            found: Vec::new(),
-            stop: None,
-            confidences: Vec::new(),
-        }
+        Self::Sampled { branching, proposed: Vec::new(), stop: None, confidences: Vec::new() }
     }
 
     /// Returns a chain that stops by this rule.
@@ -284,9 +255,6 @@ fn simplified(shape: &DraftShape) -> Cow<'_, DraftShape> {
 /// Returns what drafts of a shape read of rows over so many tokens. `sampling` are the options of the drafter.
 pub(crate) fn row_use(shape: &DraftShape, sampling: &Sampling, tokens: usize) -> RowUse {
     match &*simplified(shape) {
-        DraftShape::ChainWithSiblings { siblings, .. } => {
-            sampling.row_use(tokens).and(sampling.best_tokens_use(*siblings + 1, tokens))
-        }
         DraftShape::ConfidentChain { .. } => {
             sampling.row_use(tokens).and(sampling.confidence_use(tokens))
         }

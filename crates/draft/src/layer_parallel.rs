@@ -203,12 +203,7 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
             }
             if let (true, Ok(draft)) = (needs_last_draft, &draft) {
                 let last = last_drafts.entry(contexts[index].sequence).or_default();
-                // Nothing is drafted after siblings, so a committed one does not continue the draft.
-                let drafted = match contexts[index].shape {
-                    DraftShape::ChainWithSiblings { .. } => draft.chain_len().unwrap_or_default(),
-                    _ => draft.tree.len(),
-                };
-                last.record(&contexts[index], rounds[index].start, &draft.tree, drafted);
+                last.record(&contexts[index], rounds[index].start, &draft.tree);
             }
             done(index, draft);
         });
@@ -218,7 +213,7 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
         if self.needs_last_draft() {
             let (start, tree) = (self.round(context).start, TokenTree::chain(forced));
             let last = self.last_drafts.entry(context.sequence).or_default();
-            last.record(context, start, &tree, tree.len());
+            last.record(context, start, &tree);
         }
     }
 
@@ -255,18 +250,12 @@ struct LastDraft {
 }
 
 impl LastDraft {
-    /// Records the first `nodes` nodes of a draft's tree.
-    fn record(
-        &mut self,
-        context: &DraftContext<'_>,
-        round_start: usize,
-        tree: &TokenTree,
-        nodes: usize,
-    ) {
+    /// Records a draft's tree.
+    fn record(&mut self, context: &DraftContext<'_>, round_start: usize, tree: &TokenTree) {
         (self.prompt_len, self.round_start) = (context.prompt_len, round_start);
         self.tokens.clear();
         self.tokens.extend_from_slice(context.tokens);
-        self.tree.copy_from(tree, nodes);
+        self.tree.copy_from(tree, tree.len());
     }
 
     /// Returns whether `tokens` ends with a path of the draft, so that tokens drafted after it

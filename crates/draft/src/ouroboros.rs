@@ -104,9 +104,7 @@ impl PhrasePool {
 pub fn with_phrases(shape: &DraftShape) -> DraftShape {
     let width = match shape {
         DraftShape::Phrases { .. } => return shape.clone(),
-        DraftShape::Chain { .. }
-        | DraftShape::ConfidentChain { .. }
-        | DraftShape::ChainWithSiblings { .. } => 1,
+        DraftShape::Chain { .. } | DraftShape::ConfidentChain { .. } => 1,
         DraftShape::Top { width, .. } => *width,
         DraftShape::Sampled { branching: counts } | DraftShape::Ranked { children: counts } => {
             counts.first().copied().unwrap_or(0)

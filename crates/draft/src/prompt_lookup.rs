@@ -26,9 +26,7 @@ pub struct PromptLookup;
 impl Drafter for PromptLookup {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         let width = match context.shape {
-            DraftShape::Chain { .. }
-            | DraftShape::ConfidentChain { .. }
-            | DraftShape::ChainWithSiblings { .. } => 1,
+            DraftShape::Chain { .. } | DraftShape::ConfidentChain { .. } => 1,
             DraftShape::Top { width, .. } | DraftShape::Phrases { width, .. } => *width,
             DraftShape::Sampled { branching: counts } | DraftShape::Ranked { children: counts } => {
                 counts.first().copied().unwrap_or(0)

@@ -148,9 +148,7 @@ struct Limits {
 impl Limits {
     fn of(shape: &DraftShape) -> Self {
         let width = match shape {
-            DraftShape::Chain { .. }
-            | DraftShape::ConfidentChain { .. }
-            | DraftShape::ChainWithSiblings { .. } => 1,
+            DraftShape::Chain { .. } | DraftShape::ConfidentChain { .. } => 1,
             DraftShape::Top { width, .. } | DraftShape::Phrases { width, .. } => *width,
             DraftShape::Sampled { branching: counts } | DraftShape::Ranked { children: counts } => {
                 counts.first().copied().unwrap_or(0)

@@ -61,10 +61,8 @@ impl<M: LanguageModel, T: VocabTranslator> VocabTranslationDrafter<M, T> {
 impl<M: LanguageModel, T: VocabTranslator> Drafter for VocabTranslationDrafter<M, T> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         let DraftContext { sequence, tokens, sampling, cancel, .. } = *context;
-        // It has no siblings to offer.
-        let (DraftShape::Chain { length }
-        | DraftShape::ConfidentChain { length, .. }
-        | DraftShape::ChainWithSiblings { length, .. }) = *context.shape
+        let (DraftShape::Chain { length } | DraftShape::ConfidentChain { length, .. }) =
+            *context.shape
         else {
             return Ok(Draft::empty());
         };

@@ -67,7 +67,6 @@ fn shapes() -> Vec<DraftShape> {
     let top = |budget| DraftShape::Top { width: 3, depth: 3, budget };
     vec![
         DraftShape::Chain { length: 5 },
-        DraftShape::ChainWithSiblings { length: 4, siblings: 3 },
         DraftShape::Sampled { branching: vec![3, 2, 1] },
         top(None),
         top(Some(7)),
@@ -134,16 +133,13 @@ fn read_of(sampling: &Sampling, shape: &DraftShape) -> bool {
 fn only_probabilities_of_greedy_trees_and_unlimited_samples_read_whole_rows() {
     let [greedy, free, _, top_k, all, nucleus, coupled, penalty] =
         <[Sampling; 8]>::try_from(samplings()).unwrap();
-    let [chain, siblings, _, top, _, level, ranked, _] =
-        <[DraftShape; 8]>::try_from(shapes()).unwrap();
+    let [chain, _, top, _, level, ranked, _] = <[DraftShape; 7]>::try_from(shapes()).unwrap();
     for (sampling, shape, is_partial) in [
         (&greedy, &chain, true),
-        (&greedy, &siblings, true),
         (&greedy, &ranked, true),
         (&greedy, &level, true),
         (&greedy, &top, false),
         (&top_k, &top, true),
-        (&top_k, &siblings, true),
         (&nucleus, &chain, true),
         (&coupled, &chain, true),
         (&free, &chain, false),

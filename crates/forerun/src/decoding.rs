@@ -39,12 +39,9 @@ impl AnswerDecoders {
             drafter: 0,
             additional_drafters: (1..=plan.additional_drafters().len()).map(drafter).collect(),
             pearl: plan.pearl(),
-            siblings: plan.siblings(),
             guesser: guesser(plan.pearl().pre_verify),
             lookup: lookup(plan.lookup()),
             targets: plan.placement().replicas(),
-            // Cores of one machine help each other, and share its memory.
-            shares_devices: plan.placement().is_shared() || plan.placement().ranks().is_empty(),
             calibrates_during_verification,
             repeats_drafters: plan.repeats_drafters(),
             reproducible: false,

@@ -359,20 +359,15 @@ fn translation(target: &OpenModel, drafter: &OpenModel) -> Arc<Translation> {
     ))
 }
 
-/// Refuses translation for trees, for siblings, and for drafters that cannot translate.
+/// Refuses translation for trees, and for drafters that cannot translate.
 fn check_translation(
     (plan, kind): (&Plan, DrafterKind),
     target: &OpenModel,
     drafter: &OpenModel,
 ) -> Result<(), ForerunError> {
-    let paths = || [target, drafter].map(|model| model.checkpoint.path().to_owned());
     if !kind.translates() {
-        let [target, drafter] = paths();
+        let [target, drafter] = [target, drafter].map(|model| model.checkpoint.path().to_owned());
         return Err(ForerunError::UntranslatableDrafter { kind, target, drafter });
-    }
-    if plan.siblings() > 0 {
-        let [target, drafter] = paths();
-        return Err(ForerunError::UntranslatableSiblings { target, drafter });
     }
     if matches!(plan.shape(), DraftShape::Chain { .. }) {
         return Ok(());

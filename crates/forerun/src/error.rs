@@ -160,17 +160,6 @@ pub enum ForerunError {
         /// The size of the drafter's vocabulary.
         drafter_size: usize,
     },
-    /// A drafter with another vocabulary is asked for siblings, but only chains can be translated.
-    #[error(
-        "the drafter {drafter} has another vocabulary than the target {target}: its drafts are translated by their \
-         text, and have no next best tokens; leave `siblings` out, or choose a drafter with the target's tokenizer"
-    )]
-    UntranslatableSiblings {
-        /// The target's checkpoint.
-        target: PathBuf,
-        /// The drafter's checkpoint.
-        drafter: PathBuf,
-    },
     /// A drafter has another vocabulary, but its kind cannot translate drafts.
     #[error(
         "the drafter {drafter} has another vocabulary than the target {target}, and \

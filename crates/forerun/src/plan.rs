@@ -53,7 +53,6 @@ pub struct Plan {
     drafts: Drafts,
     lookup: Lookup,
     pearl: PearlOptions,
-    siblings: usize,
     types: ModelTypes,
     cache_bytes: Option<usize>,
     placement: Placement,
@@ -99,7 +98,6 @@ impl Plan {
         method::check_needs(&options, method, drafter)?;
         let lookup = lookup::lookup(&options, method, drafter)?;
         let additional_drafters = drafters::additional_drafters(&options, method, drafter)?;
-        let siblings = drafters::siblings(&options, method, drafter)?;
         let easyspec = drafters::easyspec(&options, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
         let placement = cores::placement(&options, method, models, topology)?;
@@ -124,7 +122,6 @@ impl Plan {
             drafts,
             lookup,
             pearl,
-            siblings,
             types: ModelTypes { weights: weight_type, cache: cache_type },
             cache_bytes,
             placement,
@@ -206,12 +203,6 @@ impl Plan {
     #[must_use]
     pub fn pearl(&self) -> PearlOptions {
         self.pearl
-    }
-
-    /// Returns the number of the drafter's next best tokens that PEARL and DSI verify next to each token of a chain.
-    #[must_use]
-    pub fn siblings(&self) -> usize {
-        self.siblings
     }
 
     /// Returns the type in which weight matrices are kept. `None` is each checkpoint's own.
@@ -553,28 +544,6 @@ mod tests {
         );
         refuse(
             |o| {
-                (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Dsi));
-                o.additional_drafters = "prompt-lookup".parse().into_iter().collect();
-                o.siblings = 1;
-            },
-            "next best tokens of a single drafter",
-        );
-        refuse(
-            |o| {
-                (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Pearl));
-                o.siblings = 17;
-            },
-            "`siblings` is 17, but it must be 0 to 16",
-        );
-        refuse(
-            |o| {
-                (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Pearl));
-                o.siblings = 1;
-            },
-            "the drafter prompt-lookup has no next best tokens",
-        );
-        refuse(
-            |o| {
                 (o.draft_model, o.lookup) = (Some("x".into()), Lookup::Suffix);
                 o.method = Some(Method::Pearl);
             },
@@ -648,10 +617,6 @@ mod tests {
             o.pearl = "paper".parse().unwrap_or_default();
         };
         refuse(pearl, "pearl", "`method = pearl`");
-        let siblings = |o: &mut Options| {
-            (o.drafter, o.siblings) = (Some(DrafterKind::PromptLookup), 2);
-        };
-        refuse(siblings, "siblings", "`method = pearl` or `method = dsi`");
         let calibration = |o: &mut Options| o.calibration = Some(CalibrationPolicy::Never);
         refuse(calibration, "calibration", "`drafter = easyspec`");
     }

@@ -46,7 +46,6 @@ struct Cell {
     draft_tokens: DraftTokens,
     tree: Tree,
     pearl: PearlOptions,
-    siblings: usize,
     easyspec: Option<EasySpec>,
     /// The draft model, if it is not the pair's drafter.
     draft_model: Option<PathBuf>,
@@ -157,7 +156,6 @@ fn cell(method: Method, drafter: DrafterKind) -> Cell {
         draft_tokens: DraftTokens::Auto,
         tree: Tree::None,
         pearl: PearlOptions::default(),
-        siblings: 0,
         easyspec: None,
         draft_model: None,
         must_reject: 0,
@@ -235,9 +233,6 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         pearl(MODEL, Fixed(4), "eager,pre-verify-lookup", 1),
         pearl(MODEL, Fixed(3), "paper,pre-verify-suffix", 1),
         pearl(MODEL, Auto, "eager,pre-verify-suffix", 0),
-        Cell { siblings: 1, ..pearl(MODEL, Fixed(4), "eager", 1) },
-        Cell { siblings: 3, ..pearl(MODEL, Fixed(3), "paper", 1) },
-        Cell { siblings: 2, ..pearl(MODEL, Auto, "eager,pre-verify-suffix", 0) },
         pearl(MODEL, Fixed(3), "paper", 3),
         pearl(MODEL, Auto, "paper", 0),
         pearl(MODEL, Fixed(3), "paper,no-pre-verify", 3),
@@ -249,9 +244,6 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         dsi(MODEL, Fixed(1)),
         dsi(MODEL, Fixed(3)),
         dsi(MODEL, Auto),
-        Cell { siblings: 1, ..dsi(MODEL, Fixed(1)) },
-        Cell { siblings: 3, ..dsi(MODEL, Fixed(3)) },
-        Cell { siblings: 2, ..dsi(MODEL, Auto) },
         Cell { additional: &[ExtraDrafter::PromptLookup], ..dsi(MODEL, Fixed(3)) },
         Cell { additional: &[ExtraDrafter::Target], ..dsi(MODEL, Fixed(2)) },
         Cell {
@@ -616,7 +608,6 @@ fn run_cases(
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
             pearl: cell.pearl,
-            siblings: cell.siblings,
             placement: placement(number, &cell).map(|text| text.parse().unwrap()),
             layers: cell.easyspec.as_ref().map(|easyspec| easyspec.layers.clone()),
             calibration: cell.easyspec.as_ref().map(|easyspec| easyspec.calibration),
@@ -637,9 +628,8 @@ fn run_cases(
             lookup => format!(" + {lookup}"),
         };
         let drafter = drafter + &lookup;
-        let siblings = format!(", {} siblings", cell.siblings).repeat(cell.siblings.min(1));
-        let options = format!("{}{siblings}", cell.pearl);
-        let name = format!("{} ({options}) × {drafter} × {:?}", cell.method, plan.shape());
+        let (method, options) = (cell.method, cell.pearl);
+        let name = format!("{method} ({options}) × {drafter} × {:?}", plan.shape());
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
         // Fewer texts may have nothing to look up.
@@ -714,13 +704,11 @@ fn all_options_give_the_tokens_of_a_generated_target() {
     };
 }
 
-/// Only chains can be translated by their text, without siblings.
+/// Only chains can be translated by their text.
 #[test]
 fn drafts_of_another_vocabulary_give_the_tokens_of_the_target() {
     for pair in Pair::of_two_vocabularies().into_iter().flatten() {
-        let is_chain = |cell: &Cell| {
-            cell.drafter == DrafterKind::Model && cell.tree == Tree::None && cell.siblings == 0
-        };
+        let is_chain = |cell: &Cell| cell.drafter == DrafterKind::Model && cell.tree == Tree::None;
         let chains = cells().into_iter().filter(is_chain);
         run_sample_of_matrix(&pair, chains.collect());
     }
@@ -841,7 +829,6 @@ fn easyspec_cells() -> Vec<Cell> {
         must_reject: usize::from(matches!(tree, Tree::None | Tree::Top { width: 1, .. })),
         tree,
         pearl: PearlOptions::default(),
-        siblings: 0,
         easyspec: Some(EasySpec { layers, calibration }),
         draft_model: None,
         must_accept: 0,
@@ -943,7 +930,6 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
             drafter,
             draft_tokens,
             pearl: options.parse().unwrap(),
-            siblings: 0,
             easyspec: None,
             draft_model: Some(path.clone()),
             additional: &[],

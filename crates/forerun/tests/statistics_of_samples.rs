@@ -37,7 +37,6 @@ struct Cell {
     draft_tokens: DraftTokens,
     tree: Tree,
     pearl: &'static str,
-    siblings: usize,
     layers: Option<LayerStrategy>,
 }
 
@@ -49,7 +48,6 @@ fn cells() -> Vec<Cell> {
         draft_tokens: DraftTokens::Fixed(draft_tokens),
         tree,
         pearl: "eager",
-        siblings: 0,
         layers: None,
     };
     let parallel = |name, method, draft_tokens, pearl| Cell {
@@ -74,9 +72,7 @@ fn cells() -> Vec<Cell> {
         cell("prompt lookup", DrafterKind::PromptLookup, 3, Tree::None),
         parallel("PEARL", Method::Pearl, 2, "eager"),
         parallel("PEARL's schedule", Method::Pearl, 2, "paper"),
-        Cell { siblings: 2, ..parallel("PEARL with siblings", Method::Pearl, 2, "eager") },
         parallel("DSI", Method::Dsi, 1, "eager"),
-        Cell { siblings: 2, ..parallel("DSI with siblings", Method::Dsi, 1, "eager") },
         parallel("SSD", Method::Ssd, 2, "eager"),
         easyspec("EasySpec", Method::Speculative, 2),
         easyspec("EasySpec with PEARL", Method::Pearl, 4),
@@ -209,7 +205,6 @@ fn check(pair: &Pair, rules: Rules, has_easyspec: bool) {
                 draft_tokens: cell.draft_tokens,
                 tree: cell.tree.clone(),
                 pearl: cell.pearl.parse().unwrap(),
-                siblings: cell.siblings,
                 layers: cell.layers.clone(),
                 ..Options::default()
             };

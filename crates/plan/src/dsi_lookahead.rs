@@ -7,7 +7,7 @@ use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
 use crate::interruptions::Interruptions;
 use crate::knowledge::{Forecast, Knowledge, READ_TOKENS, READING_SHARE, faded};
-use crate::pauses::{ALONE_STEPS, Pauses, TrialOutlook};
+use crate::pauses::{Pauses, TrialOutlook};
 use crate::rounds::Pipeline;
 
 /// Decides how many draft tokens one verification task has.
@@ -28,7 +28,7 @@ use crate::rounds::Pipeline;
 pub struct DsiLookahead {
     length: usize,
     mode: DraftLength,
-    /// The number of replicas that get jobs.
+    /// The number of replicas that have not failed.
     replicas: usize,
     all_replicas: usize,
     score_costs: BatchCosts,
@@ -81,8 +81,6 @@ const EXPLORED_VERDICTS: u32 = 8;
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 /// A lookahead is about as fast as another one within this factor.
 const MIN_GAIN: f64 = 1.001;
-/// The factor of its expected time that reading may take. Where replicas share cores, it may take longer than expected.
-const LONGEST_READING: f64 = 4.0;
 
 impl DsiLookahead {
     /// Creates a policy for `replicas` target replicas: always `length` tokens (`Fixed`), or up to
@@ -277,25 +275,8 @@ impl DsiLookahead {
         }
     }
 
-    /// Returns how long a job of `rows` rows takes, in times of a job with one row; 1 if that is not known.
-    #[must_use]
-    pub fn job_size(&self, rows: usize) -> f64 {
-        if rows <= 1 {
-            return 1.0;
-        }
-        let times = self.scores.up_to(rows);
-        if times[1] > 0.0 { (times[rows] / times[1]).max(1.0) } else { 1.0 }
-    }
-
-    /// Returns the nanoseconds that a job of `rows` rows would have taken with one row, without neighbours and, if it ran
-    /// `while_drafting`, without the drafters; `None` if a neighbour was reading a prompt, so that it shows nothing.
-    #[must_use]
-    pub fn one_row_ns_of(&self, rows: usize, time: &JobTime, while_drafting: bool) -> Option<f64> {
-        let slowdown = if while_drafting { self.slowdown() } else { 1.0 };
-        Some(self.score_costs.alone_ns(time)? / (self.job_size(rows) * slowdown))
-    }
-
-    /// Sets the number of target replicas that get jobs, if the lookahead follows measured times.
+    /// Sets the number of target replicas that have not failed, if the lookahead follows measured
+    /// times.
     pub fn set_replicas(&mut self, count: usize) {
         if self.mode == DraftLength::Auto {
             self.replicas = count.max(1);
@@ -405,9 +386,9 @@ impl DsiLookahead {
         }
     }
 
-    /// Learns from the time of a replica's job of `rows` rows what it takes to read tokens. Returns whether it has read some,
-    /// because it was idle.
-    pub fn observe_reading(&mut self, rows: usize, time: &JobTime) -> bool {
+    /// Learns from the time of a replica's job of `rows` rows what it takes to read tokens. Returns
+    /// whether it has read some, because it was idle.
+    fn observe_reading(&mut self, rows: usize, time: &JobTime) -> bool {
         let read = (time.cost.own_rows as usize).saturating_sub(rows);
         if read >= READ_TOKENS {
             let ns = self.score_costs.alone_ns(time);
@@ -454,15 +435,6 @@ impl DsiLookahead {
         }
     }
 
-    /// Learns that `tokens` tokens were committed at `now_ns`, on the cluster's clock, without drafts, while replicas read what
-    /// they had missed.
-    pub fn observe_step_while_reading(&mut self, tokens: usize, now_ns: u64) {
-        self.draft_time.skip(tokens);
-        self.unread_tokens += tokens;
-        self.has_read = false;
-        self.pauses.observe_reading(tokens, now_ns, self.outlook());
-    }
-
     /// Returns the mean time of further rows of a job.
     fn row_ns(&self) -> f64 {
         let longest = self.scores.largest();
@@ -477,12 +449,6 @@ impl DsiLookahead {
             Some((tokens, ns)) => (ns - plain_ns).max(0.0) / tokens as f64,
             None => self.row_ns().max(READING_SHARE * plain_ns),
         }
-    }
-
-    /// Returns how long a job in which a replica reads `tokens` tokens may take. One that takes longer may never end.
-    #[must_use]
-    pub fn longest_reading_ns(&self, tokens: usize) -> f64 {
-        LONGEST_READING * (self.plain_ns() + tokens as f64 * self.reading_ns())
     }
 
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
@@ -577,24 +543,6 @@ impl DsiLookahead {
         let (rows, at_best) = self.best_length_with(of_first, &scores);
         (at_best > speed * MIN_GAIN_OF_TRIAL).then_some(rows)
     }
-
-    /// Returns how many tokens a replica may have missed to get a job: those that are drafted ahead if all replicas work, and those
-    /// that the target decodes alone to measure its speed. Reading more would hold up the job.
-    #[must_use]
-    pub fn max_missed(&self) -> usize {
-        if self.all_replicas == 1 {
-            return usize::MAX;
-        }
-        let one_ns = self.scores.up_to(1)[1];
-        let row_ns = self.row_ns().max(READING_SHARE * one_ns);
-        match self.mode {
-            DraftLength::Auto if row_ns > 0.0 => {
-                let missed = self.length() * (self.all_replicas + 2) + ALONE_STEPS as usize;
-                missed.max((one_ns / row_ns) as usize)
-            }
-            _ => usize::MAX,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -686,20 +634,8 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_compared_by_the_time_of_one_row() {
+    fn all_replicas_read_the_next_prompt() {
         let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 3);
-        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600), false), Some(600.0));
-        for _ in 0..lookahead.prompt_scores {
-            lookahead.observe_score(1, &JobTime::alone(9_000), true);
-        }
-        for (rows, ns) in [(1, 100), (5, 300)] {
-            lookahead.observe_score(rows, &JobTime::alone(ns), true);
-        }
-        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600), false), Some(200.0));
-        let mut reading = JobTime::alone(600);
-        reading.cost.add_pass(5, 500, 2, 600);
-        assert_eq!(lookahead.one_row_ns_of(5, &reading, false), None, "a neighbour reads a prompt");
-        // All replicas read the next prompt.
         lookahead.set_replicas(1);
         assert_eq!(lookahead.for_new_answer(9).prompt_scores, 3);
     }
@@ -717,16 +653,6 @@ mod tests {
             lookahead.observe_step(1, 20_000 + step * 1_000, true);
         }
         assert_eq!(lookahead.reading_ns(), 100.0);
-    }
-
-    /// How many tokens a replica may have missed does not depend on how many replicas get jobs, which depends on it.
-    #[test]
-    fn replicas_may_miss_what_the_target_decodes_alone() {
-        let mut lookahead = learned(3, 1_000, 2_000);
-        let missed = lookahead.max_missed();
-        assert!(missed >= lookahead.length() * 5 + ALONE_STEPS as usize, "{missed}");
-        lookahead.set_replicas(1);
-        assert_eq!(lookahead.max_missed(), missed);
     }
 
     /// A draft token takes a fifth of a pass. If half of that is lost to the target, improbable tokens are not drafted.

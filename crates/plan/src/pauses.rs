@@ -95,7 +95,7 @@ impl TrialOutlook {
 }
 
 /// Steps of the target alone that measure its speed.
-pub(crate) const ALONE_STEPS: u32 = 6;
+const ALONE_STEPS: u32 = 6;
 /// The number of steps of a trial.
 const TRIAL_STEPS: u32 = 12;
 /// A trial ends early if it has lost the time of so many steps of the target alone.
@@ -241,22 +241,6 @@ impl Pauses {
         (self.last_ns, self.drafted) = (Some(now_ns), None);
     }
 
-    /// Learns that a step without drafts has committed `tokens` tokens at `now_ns`, while replicas of the target read what they
-    /// had missed. If that has slowed it down, it is a part of what the trial costs, which ends if that is too much.
-    pub(crate) fn observe_reading(&mut self, tokens: usize, now_ns: u64, outlook: TrialOutlook) {
-        let last_ns = self.last_ns.replace(now_ns);
-        if let Some((last_ns, alone_ns)) = last_ns.zip(self.without_drafts.token_ns()) {
-            let ns = now_ns.saturating_sub(last_ns) as f64;
-            let lost_ns = (ns - tokens as f64 * alone_ns).max(0.0);
-            self.catch_up_ns = (self.catch_up_ns - lost_ns).max(0.0);
-            self.ledger.add_alone(ns - lost_ns);
-            self.ledger.add_catch_up(lost_ns);
-            if !self.may_catch_up(0.0, alone_ns, outlook) {
-                self.phase = Phase::Paused;
-            }
-        }
-    }
-
     fn may_try(&self, alone_ns: f64, outlook: TrialOutlook) -> bool {
         let is_affordable = if outlook.is_faster() {
             // The last trials may have had bad luck.
@@ -369,34 +353,6 @@ mod tests {
         pauses.observe_draft(0);
         pauses.observe(2, 8_000, false, Some(TrialOutlook::default()));
         assert_eq!(pauses.phase, Phase::Trial(TRIAL_STEPS - 1));
-    }
-
-    /// The replicas share cores with the one that decodes, and read far longer than was expected.
-    #[test]
-    fn a_trial_ends_while_replicas_read_if_that_costs_too_much() {
-        let mut pauses = Pauses::default();
-        let outlook = TrialOutlook {
-            speedup_at_best: 2.0,
-            catch_up_ns: 500.0,
-            draft_ns: 100.0,
-            ..TrialOutlook::default()
-        };
-        let mut now = 0;
-        for step in 0..=u64::from(ALONE_STEPS) {
-            now = step * 1_000;
-            pauses.observe(1, now, true, Some(outlook));
-        }
-        let mut lost = 0;
-        while pauses.drafts() {
-            (now, lost) = (now + 1_800, lost + 800);
-            pauses.observe_reading(1, now, outlook);
-        }
-        assert!((4_000..6_000).contains(&lost), "{lost}");
-        for _ in 0..20 {
-            now += 1_000;
-            pauses.observe(1, now, true, Some(outlook));
-            assert!(!pauses.drafts(), "it is not tried again at once");
-        }
     }
 
     /// Returns after how many tokens of the target alone a trial begins.

@@ -205,10 +205,9 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
     let (length, reproducible) = (1 + dice.below(6), dice.one_in(3));
     if replicas > 0 {
         let dsi = Dsi::new(replicas, DsiLookahead::new(length, mode, replicas));
-        let siblings = if dice.one_in(2) { 1 + dice.below(3) } else { 0 };
-        let dsi = dsi.with_drafters(drafters).with_siblings(siblings);
+        let dsi = dsi.with_drafters(drafters);
         let name = format!(
-            "dsi, {replicas} replicas, {drafters} drafters, {siblings} siblings, {length} {mode:?}, {reproducible}"
+            "dsi, {replicas} replicas, {drafters} drafters, {length} {mode:?}, {reproducible}"
         );
         return (Box::new(if reproducible { dsi.reproducible() } else { dsi }), name);
     }
@@ -243,11 +242,9 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
         },
         post_verify: !dice.one_in(3),
     };
-    let siblings = if dice.one_in(3) { 1 + dice.below(3) } else { 0 };
     let pearl = Pearl::new(options, PearlDraftLength::new(length, mode, dice.one_in(2)))
-        .with_siblings(siblings)
         .with_guesser(Box::new(PromptLookup));
-    let name = format!("pearl {options}, {siblings} siblings, {length} {mode:?}, {reproducible}");
+    let name = format!("pearl {options}, {length} {mode:?}, {reproducible}");
     (Box::new(if reproducible { pearl.reproducible() } else { pearl }), name)
 }
 

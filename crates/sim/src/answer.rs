@@ -173,7 +173,7 @@ impl Simulation {
                 return Err(range("`acceptance`", found, "from 0 to 1"));
             }
         }
-        let needs_tokens = self.method.is_dsi() || self.method == SimulatedMethod::Ssd;
+        let needs_tokens = matches!(self.method, SimulatedMethod::Dsi | SimulatedMethod::Ssd);
         if needs_tokens && self.acceptance.iter().any(AcceptanceModel::reads_features) {
             return Err(SimError::ReadsFeatures(self.method));
         }

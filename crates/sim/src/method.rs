@@ -26,10 +26,6 @@ pub enum SimulatedMethod {
     PearlAuto,
     /// PEARL with the eager schedule, and with guesses from earlier text in passes without unverified tokens.
     PearlLookup,
-    /// PEARL with the eager schedule, and with the drafter's next best token next to each unverified one.
-    PearlSibling,
-    /// The same with three tokens.
-    PearlSiblings,
     /// PEARL with the paper's schedule: a round also waits for all draft tokens.
     PearlPaper,
     /// PEARL with the paper's schedule, without pre-verify: the drafter runs alone while there are no
@@ -41,37 +37,24 @@ pub enum SimulatedMethod {
     /// DSI, which verifies the tokens of all drafters on all targets in parallel. The draft length is the
     /// lookahead.
     Dsi,
-    /// DSI with the first drafter, and with its next best token next to each one of its chain.
-    DsiSibling,
-    /// The same with three tokens.
-    DsiSiblings,
     /// SSD, which prepares drafts for the likely verdicts during verification.
     Ssd,
 }
 
 impl SimulatedMethod {
     /// All methods with the names that [`FromStr`] accepts.
-    pub const NAMES: [(Self, &str); 14] = [
+    pub const NAMES: [(Self, &str); 10] = [
         (Self::Autoregressive, "autoregressive"),
         (Self::Speculative, "speculative"),
         (Self::Pearl, "pearl"),
         (Self::PearlAuto, "pearl-auto"),
         (Self::PearlLookup, "pearl-lookup"),
-        (Self::PearlSibling, "pearl-sibling"),
-        (Self::PearlSiblings, "pearl-siblings"),
         (Self::PearlPaper, "pearl-paper"),
         (Self::PearlNoPreVerify, "pearl-no-pre-verify"),
         (Self::PearlNoPostVerify, "pearl-no-post-verify"),
         (Self::Dsi, "dsi"),
-        (Self::DsiSibling, "dsi-sibling"),
-        (Self::DsiSiblings, "dsi-siblings"),
         (Self::Ssd, "ssd"),
     ];
-
-    /// Returns whether this is DSI, which drafts on tokens and verifies on all targets.
-    pub(crate) fn is_dsi(self) -> bool {
-        matches!(self, Self::Dsi | Self::DsiSibling | Self::DsiSiblings)
-    }
 
     /// Creates the decoder of this method for the replicas and the draft length of a simulation. DSI uses all drafters;
     /// every other method uses the first one. `lookup` guesses tokens for methods that guess.
@@ -84,11 +67,6 @@ impl SimulatedMethod {
         let chain = DraftShape::Chain { length: draft_tokens };
         let in_one_pass = simulation.drafters.first().is_some_and(Cost::drafts_in_one_pass);
         let tokens_per_forward = if in_one_pass { usize::MAX } else { 1 };
-        let siblings = match self {
-            Self::PearlSibling | Self::DsiSibling => 1,
-            Self::PearlSiblings | Self::DsiSiblings => 3,
-            _ => 0,
-        };
         let pearl = |options: PearlOptions| {
             let mode = match self {
                 Self::PearlAuto => DraftLength::Auto,
@@ -97,7 +75,7 @@ impl SimulatedMethod {
             let is_eager = options.schedule == PearlSchedule::Eager;
             let length = PearlDraftLength::new(draft_tokens, mode, is_eager)
                 .with_tokens_per_forward(tokens_per_forward);
-            Box::new(Pearl::new(options, length).with_siblings(siblings).with_guesser(lookup))
+            Box::new(Pearl::new(options, length).with_guesser(lookup))
         };
         let paper = PearlOptions { schedule: PearlSchedule::Paper, ..PearlOptions::default() };
         match self {
@@ -106,24 +84,21 @@ impl SimulatedMethod {
                 Box::new(Speculative::new(SpeculativeDraftLength::new(chain, DraftLength::Fixed)))
             }
             Self::Ssd => Box::new(Ssd::new(SpeculativeDraftLength::new(chain, DraftLength::Fixed))),
-            Self::Pearl | Self::PearlAuto | Self::PearlSibling | Self::PearlSiblings => {
-                pearl(PearlOptions::default())
-            }
+            Self::Pearl | Self::PearlAuto => pearl(PearlOptions::default()),
             Self::PearlLookup => {
                 pearl(PearlOptions { pre_verify: PreVerify::PromptLookup, ..Default::default() })
             }
             Self::PearlPaper => pearl(paper),
             Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: PreVerify::Off, ..paper }),
             Self::PearlNoPostVerify => pearl(PearlOptions { post_verify: false, ..paper }),
-            Self::Dsi | Self::DsiSibling | Self::DsiSiblings => {
+            Self::Dsi => {
                 let targets = simulation.targets.len();
-                let drafters = if siblings > 0 { 1 } else { simulation.drafters.len() };
+                let drafters = simulation.drafters.len();
                 let targets_per_drafter = targets.div_ceil(drafters.max(1));
                 let lookahead =
                     DsiLookahead::new(draft_tokens, DraftLength::Fixed, targets_per_drafter)
                         .with_tokens_per_forward(tokens_per_forward);
-                let decoder = Dsi::new(targets, lookahead).with_drafters(drafters);
-                Box::new(decoder.with_siblings(siblings))
+                Box::new(Dsi::new(targets, lookahead).with_drafters(drafters))
             }
         }
     }

@@ -282,9 +282,6 @@ impl CachedOracle {
                     DraftShape::Chain { length } | DraftShape::ConfidentChain { length, .. } => {
                         TokenTree::chain(&self.draft(drafter, prefix, length))
                     }
-                    DraftShape::ChainWithSiblings { length, siblings } => {
-                        self.with_siblings(drafter, prefix, length, siblings)
-                    }
                     DraftShape::Top { width, depth: 1, .. } => {
                         let mut tree = TokenTree::new();
                         for token in self.best(drafter, prefix, width) {
@@ -324,29 +321,6 @@ impl CachedOracle {
             if is_text { self.text[position] } else { wrong(self.text[position], drafter) }
         };
         (tokens.len()..).take(length).enumerate().map(next).collect()
-    }
-
-    /// Returns the chain that a drafter proposes after the tokens of a text, and the siblings of each of its tokens.
-    fn with_siblings(
-        &mut self,
-        drafter: usize,
-        prefix: Prefix<'_>,
-        length: usize,
-        siblings: usize,
-    ) -> TokenTree {
-        let tokens = prefix.tokens;
-        let chain = self.draft(drafter, prefix, length);
-        let mut tree = TokenTree::chain(&chain);
-        let mut is_text = self.is_text(tokens, length);
-        for (place, &token) in chain.iter().enumerate() {
-            let position = tokens.len() + place;
-            let right = self.text[position];
-            for token in self.others(drafter, position, token, siblings, is_text) {
-                tree.push(place.checked_sub(1), token);
-            }
-            is_text = is_text && token == right;
-        }
-        tree
     }
 
     /// Returns the `count` best tokens of a drafter after its best one at a position. `is_text`: whether the tokens before

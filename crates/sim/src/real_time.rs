@@ -168,9 +168,8 @@ fn wait_until(moment: Instant) {
 impl Drafter for SleepingModel {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         // An empty draft is always valid, so it is the answer to a request for a tree.
-        let (DraftShape::Chain { length }
-        | DraftShape::ConfidentChain { length, .. }
-        | DraftShape::ChainWithSiblings { length, .. }) = *context.shape
+        let (DraftShape::Chain { length } | DraftShape::ConfidentChain { length, .. }) =
+            *context.shape
         else {
             return Ok(Draft::empty());
         };

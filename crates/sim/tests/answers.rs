@@ -32,7 +32,6 @@ fn run(
     let options = DecoderOptions {
         targets: world.replicas,
         expected_passes: Some(world.expected_passes),
-        shares_devices: world.lends_cores(),
         ..DecoderOptions::new(shape, length)
     };
     let method = METHODS.iter().find(|entry| entry.name == method).unwrap();

@@ -5,8 +5,8 @@
 use forerun_core::trace::{SpanKind, SpanOutcome};
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
-    AnswerDecoder, Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits,
-    Sequence, Speculative, SpeculativeDraftLength, generate,
+    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Sequence,
+    Speculative, SpeculativeDraftLength, generate,
 };
 use forerun_sim::{
     AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, Oracle, SimCluster,
@@ -25,14 +25,10 @@ struct Scenario {
     lookahead: usize,
     /// The acceptance of each drafter.
     acceptance: Vec<AcceptanceModel>,
-    siblings: usize,
     seed: u64,
-    prompt: usize,
     tokens: usize,
     cancellation: Cancellation,
     faults: Vec<Fault>,
-    /// How long a pass takes on the last replica, in percent of the others' time.
-    last_percent: u64,
 }
 
 impl Scenario {
@@ -45,13 +41,10 @@ impl Scenario {
             replicas,
             lookahead,
             acceptance: vec![AcceptanceModel::Iid(acceptance)],
-            siblings: 0,
             seed,
-            prompt: 3,
             tokens: 60,
             cancellation: Cancellation::Immediate,
             faults: Vec::new(),
-            last_percent: 100,
         }
     }
 
@@ -66,20 +59,14 @@ impl Scenario {
         let drafters = self.acceptance.len();
         let drafter =
             |index| device(format!("drafter {index}"), Role::Drafter(index), self.draft_ns);
-        let target = |index| {
-            let is_last = index + 1 == self.replicas;
-            let percent = if is_last { self.last_percent } else { 100 };
-            let ns = self.target_ns * percent / 100;
-            device(format!("target {index}"), Role::Target(index), ns)
-        };
+        let target = |index| device(format!("target {index}"), Role::Target(index), self.target_ns);
         let devices = (0..drafters).map(drafter).chain((0..self.replicas).map(target)).collect();
         let mut cluster =
             SimCluster::new(devices, oracle.clone(), self.cancellation, self.faults.clone())
                 .unwrap();
         let limits =
             Limits { max_tokens: self.tokens, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence =
-            Sequence::new(SequenceId(0), oracle.text(self.prompt), Sampling::greedy(), limits);
+        let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
         let outcome = generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(()));
         assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
         outcome?;
@@ -95,8 +82,7 @@ impl Scenario {
         let drafters = self.acceptance.len();
         let replicas_per_drafter = self.replicas.div_ceil(drafters);
         let lookahead = DsiLookahead::new(self.lookahead, DraftLength::Fixed, replicas_per_drafter);
-        let dsi = Dsi::new(self.replicas, lookahead).with_drafters(drafters);
-        dsi.with_siblings(self.siblings)
+        Dsi::new(self.replicas, lookahead).with_drafters(drafters)
     }
 
     fn speculative_ns(&self) -> u64 {
@@ -126,29 +112,6 @@ proptest! {
     #[test]
     fn dsi_is_never_slower_than_the_target_alone(scenario in scenarios()) {
         prop_assert!(scenario.dsi().0 <= scenario.plain_ns());
-    }
-
-    /// Theorem 1 with siblings, and with any number of replicas. Where rows are free, siblings take no more time on average, up to a pass: a
-    /// single run may be a round slower, if its last tokens fall badly into the lookahead.
-    #[test]
-    fn siblings_are_never_slower_than_the_target_alone(
-        scenario in scenarios(),
-        siblings in 1..=3_usize,
-        replicas in 1..=8_usize,
-    ) {
-        let count = 8;
-        let runs = (0..count).map(|run| {
-            let seed = scenario.seed.wrapping_add(run);
-            Scenario { replicas, seed, ..scenario.clone() }
-        });
-        let (mut with, mut without) = (0, 0);
-        for run in runs {
-            let ns = Scenario { siblings, ..run.clone() }.dsi().0;
-            prop_assert!(ns <= run.plain_ns());
-            (with, without) = (with + ns, without + run.dsi().0);
-        }
-        let pass_ns = scenario.target_ns;
-        prop_assert!(with <= without + count * pass_ns, "{with} > {without} + {count} · {pass_ns}");
     }
 
     /// Theorem 2, which is about the expectation. A single run may be up to a round slower, if its last
@@ -206,7 +169,6 @@ proptest! {
         ]),
         faults in prop::collection::vec((0..7_usize, 0..4000_u64, any::<bool>()), 0..4),
         others in prop::collection::vec(0.0..=1.0_f64, 0..3),
-        siblings in 0..=3_usize,
     ) {
         let others = others.into_iter().map(AcceptanceModel::Iid);
         let acceptance: Vec<_> = scenario.acceptance.iter().cloned().chain(others).collect();
@@ -223,8 +185,7 @@ proptest! {
         let dead = |device| faults.iter().any(|f| f.device == device && f.kind == FaultKind::Die);
         let all_dead = (drafters..drafters + replicas).all(dead);
         let faults = faults.clone();
-        let scenario =
-            Scenario { replicas, cancellation, faults, acceptance, siblings, ..scenario };
+        let scenario = Scenario { replicas, cancellation, faults, acceptance, ..scenario };
         let outcome = scenario.run(&mut scenario.decoder());
         // The answer fails only if no replica is left.
         prop_assert!(outcome.is_ok() || all_dead, "{:?}", outcome.err());
@@ -437,115 +398,4 @@ fn a_dead_drafter_and_a_dead_replica_are_reported() {
     assert!(failures[0].starts_with("target replica 1 failed: "), "{failures:?}");
     assert!(failures[0].contains("died at"), "{failures:?}");
     assert!(failures[1].starts_with("drafter 0 failed: "), "{failures:?}");
-}
-
-/// Returns three replicas that are all needed, of which the last one takes `percent` of the others' time. `mode`: whether the
-/// lookahead follows measured times.
-fn with_slow_replica(percent: u64, seed: u64, mode: DraftLength) -> (Scenario, Dsi) {
-    let sized = Scenario::sized(20 * MS, 100 * MS, 2, 0.8, seed);
-    let scenario = Scenario {
-        replicas: 3,
-        tokens: 400,
-        last_percent: percent,
-        cancellation: Cancellation::Layer,
-        ..sized
-    };
-    let length = if mode == DraftLength::Auto { 16 } else { 2 };
-    (scenario, Dsi::new(3, DsiLookahead::new(length, mode, 3)))
-}
-
-/// Returns the number of used and of other jobs of the last of three replicas from a time on, and of those of all.
-fn jobs_of_last(cluster: &SimCluster, from_ns: u64) -> [f64; 2] {
-    let scores = cluster.trace().spans.iter().filter(|span| span.kind == SpanKind::Score);
-    let scores = scores.filter(|span| span.start_ns >= from_ns && span.rows > 0);
-    let lanes: Vec<usize> = scores.map(|span| span.lane).collect();
-    [lanes.iter().filter(|lane| **lane == 3).count(), lanes.len()].map(|count| count as f64)
-}
-
-/// A third replica that is slow costs no time once that is known, and gets the fewer jobs the slower it is.
-#[test]
-fn a_slow_replica_gets_fewer_jobs_and_costs_no_time() {
-    for mode in [DraftLength::Fixed, DraftLength::Auto] {
-        let mut shares = Vec::new();
-        for percent in [100, 130, 160, 200, 300, 1_000] {
-            let (mut slow_ns, mut fast_ns, mut jobs) = ([0; 2], [0; 2], [0.0; 2]);
-            for (seed, (at, tokens)) in (0..10)
-                .flat_map(|seed| [300, 900].into_iter().enumerate().map(move |it| (seed, it)))
-            {
-                let (scenario, mut decoder) = with_slow_replica(percent, seed, mode);
-                let scenario = Scenario { tokens, ..scenario };
-                let (ns, cluster) = scenario.run(&mut decoder).unwrap();
-                slow_ns[at] += ns;
-                let [last, all] = jobs_of_last(&cluster, 0);
-                jobs = [jobs[0] + last, jobs[1] + all];
-                let alone = Scenario { replicas: 2, last_percent: 100, ..scenario };
-                let length = if mode == DraftLength::Auto { 16 } else { 2 };
-                let lookahead = DsiLookahead::new(length, mode, 2);
-                fast_ns[at] += alone.run(&mut Dsi::new(2, lookahead)).unwrap().0;
-            }
-            // The first tokens, until its speed is known, are in both.
-            let later = |ns: [u64; 2]| (ns[1] - ns[0]) as f64;
-            let (time, share) = (later(slow_ns) / later(fast_ns), jobs[0] / jobs[1]);
-            eprintln!("{mode:?}, {percent} %: {time:.3} of the time, {share:.3} of the jobs");
-            shares.push(share);
-            assert!(time < 1.01, "{mode:?}, {percent} %: {time}");
-            let lost_ns = slow_ns[0].saturating_sub(fast_ns[0]);
-            assert!(lost_ns < 10 * 3 * percent * MS, "{mode:?}, {percent} %: {lost_ns}");
-        }
-        assert!(shares.is_sorted_by(|faster, slower| faster >= slower), "{shares:?}");
-        assert!(shares[0] > 0.25 && shares[4] < 0.05, "{shares:?}");
-    }
-}
-
-/// DSI goes on after another method, with which the first replica has read the prompt. The other one stands still before it has.
-#[test]
-fn drafting_does_not_wait_for_a_replica_that_stands_still() {
-    let scenario = Scenario {
-        replicas: 2,
-        prompt: 200,
-        tokens: 200,
-        ..Scenario::sized(20 * MS, 100 * MS, 2, 0.9, 3)
-    };
-    let decoder = || Dsi::new(2, DsiLookahead::new(16, DraftLength::Auto, 2));
-    let mut last = decoder();
-    scenario.run(&mut last).unwrap();
-    let known = last.knowledge().unwrap();
-    let mut next = decoder();
-    next.adopt(&known);
-    next.start(&known, 0.0);
-    let kind = FaultKind::Stall { ns: 1_000_000 * MS };
-    let stalled =
-        Scenario { faults: vec![Fault { device: 2, at_ns: 0, kind }], ..scenario.clone() };
-    let (ns, _) = stalled.run(&mut next).unwrap();
-    let plain_ns = scenario.plain_ns();
-    assert!(2 * ns < plain_ns, "{ns}, {plain_ns}");
-}
-
-/// A replica that pauses most of the time for a while gets few jobs then, and its share again afterwards.
-#[test]
-fn a_replica_that_was_slow_for_a_while_comes_back() {
-    let pause = |at: u64| Fault {
-        device: 3,
-        at_ns: at * 400 * MS,
-        kind: FaultKind::Stall { ns: 350 * MS },
-    };
-    // The shares of its jobs in every ten seconds.
-    let shares = |faults: Vec<Fault>| {
-        let mut jobs = [[0.0; 2]; 4];
-        for seed in 0..20 {
-            let (scenario, mut decoder) = with_slow_replica(100, seed, DraftLength::Auto);
-            let scenario = Scenario { tokens: 1_200, faults: faults.clone(), ..scenario };
-            let (_, cluster) = scenario.run(&mut decoder).unwrap();
-            let since = |at: usize| jobs_of_last(&cluster, at as u64 * 10_000 * MS);
-            for (at, window) in jobs.iter_mut().enumerate() {
-                let [from, to] = [since(at), since(at + 1)];
-                *window = [window[0] + from[0] - to[0], window[1] + from[1] - to[1]];
-            }
-        }
-        jobs.map(|[last, all]| last / all)
-    };
-    let (healthy, slow) = (shares(Vec::new()), shares((0..25).map(pause).collect()));
-    eprintln!("{healthy:?} {slow:?}");
-    assert!(slow[0] < 0.3 * healthy[0], "{healthy:?} {slow:?}");
-    assert!(slow[3] > 0.8 * healthy[3], "{healthy:?} {slow:?}");
 }

@@ -233,10 +233,6 @@ impl World {
         }
     }
 
-    pub(super) fn lends_cores(&self) -> bool {
-        self.slowdown > 1.0
-    }
-
     /// Returns the same world after a time: its text and its machine go on.
     pub(super) fn after(&self, tokens: usize, ns: f64, seed: u64) -> Self {
         let mut acceptance = self.acceptance.clone();
@@ -289,8 +285,7 @@ impl World {
     }
 
     fn dsi(&self, mode: DraftLength, length: usize) -> Dsi {
-        let dsi = Dsi::new(self.replicas, DsiLookahead::new(length, mode, self.replicas));
-        if self.lends_cores() { dsi.without_trials() } else { dsi }
+        Dsi::new(self.replicas, DsiLookahead::new(length, mode, self.replicas))
     }
 
     fn decoder(&self, method: usize, mode: DraftLength, length: usize) -> Box<dyn Decoder> {

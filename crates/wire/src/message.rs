@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// The number of the format. It changes with every change of a message.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// A message to the end that runs jobs.
 #[expect(clippy::large_enum_variant, reason = "nearly all messages are jobs")]
@@ -74,9 +74,7 @@ impl CompletionMessage<'_> {
                 (std::mem::take(&mut scores.rows), scores.features.take())
             }
             Ok(JobOutput::Draft(draft)) => match &mut draft.proposal {
-                Proposal::Sampled(rows) | Proposal::SampledWithSiblings(rows) => {
-                    (std::mem::take(rows), None)
-                }
+                Proposal::Sampled(rows) => (std::mem::take(rows), None),
                 Proposal::Deterministic => (Vec::new(), None),
             },
             Err(_) => (Vec::new(), None),
@@ -104,9 +102,7 @@ impl CompletionMessage<'_> {
                 (scores.rows, scores.features) = (rows, features);
             }
             (Ok(JobOutput::Draft(draft)), rows, None) => match &mut draft.proposal {
-                Proposal::Sampled(of_draft) | Proposal::SampledWithSiblings(of_draft) => {
-                    *of_draft = rows;
-                }
+                Proposal::Sampled(of_draft) => *of_draft = rows,
                 Proposal::Deterministic if rows.is_empty() => {}
                 Proposal::Deterministic => {
                     return Err(WireError::Invalid("a deterministic draft has rows"));

@@ -80,8 +80,6 @@ class LLM:
         draft_tokens: The tokens of a draft: a number from 1 to 64, ``auto`` or ``assisted``.
         tree: Draft a tree of candidates, such as ``top:4x5``.
         pearl: The variant of the method pearl.
-        siblings: The number of the drafter's next best tokens that the methods pearl and dsi verify next to each
-            drafted one.
         layers: The layers at a time of the drafter easyspec: a number, or groups such as ``0,1-3,4``.
         calibration: When the drafter easyspec makes its cache exact.
         dtype: The type of weights in memory, such as ``bf16``, ``int8`` or ``q4_k_m``; ``auto`` is the checkpoint's.
@@ -121,7 +119,6 @@ class LLM:
         draft_tokens: int | str = "auto",
         tree: str | None = None,
         pearl: str | None = None,
-        siblings: int = 0,
         layers: int | str | None = None,
         calibration: str | None = None,
         dtype: str = "auto",
@@ -147,7 +144,6 @@ class LLM:
             "draft_tokens": _text_or_integer("draft_tokens", draft_tokens),
             "tree": _check.optional_text("tree", tree),
             "pearl": _check.optional_text("pearl", pearl),
-            "siblings": _check.integer("siblings", siblings, 0),
             "layers": None if layers is None else _text_or_integer("layers", layers),
             "calibration": _check.optional_text("calibration", calibration),
             "dtype": _dtype(dtype),

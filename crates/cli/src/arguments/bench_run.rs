@@ -91,10 +91,6 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "OPTIONS", help_heading = headings::DRAFTING)]
     pub(crate) pearl: Vec<PearlOptions>,
 
-    /// Numbers of the drafter's next best tokens to verify [default: 0]
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::DRAFTING)]
-    pub(crate) siblings: Vec<usize>,
-
     /// How drafts are verified above temperature 0.
     ///
     /// The benchmark has a seed, so `auto` is `coupled`. Texts of `block` and `rejection` are not
@@ -134,10 +130,10 @@ pub(crate) struct RunBenchArguments {
     /// Read configurations from a TOML file.
     ///
     /// A `[[sweep]]` table has values or lists of `method`, `drafter`, `draft-model`, `lookup`,
-    /// `draft-tokens`, `tree`, `pearl`, `siblings`, `placement`, `dtype`, `temperature`, `lp`,
-    /// `layer-groups` and `calibration`; every combination is compared. `also-draft` lists drafters
-    /// that each of them has in addition. The file may begin with `model` and `draft-model`. A
-    /// `[[peer]]` table adds another engine (`bench/peers`).
+    /// `draft-tokens`, `tree`, `pearl`, `placement`, `dtype`, `temperature`, `lp`, `layer-groups`
+    /// and `calibration`; every combination is compared. `also-draft` lists drafters that each of
+    /// them has in addition. The file may begin with `model` and `draft-model`. A `[[peer]]` table
+    /// adds another engine (`bench/peers`).
     #[arg(long, value_name = "FILE", help_heading = headings::CONFIGURATIONS)]
     pub(crate) sweep: Option<PathBuf>,
 

@@ -143,12 +143,6 @@ pub struct EngineArguments {
     #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = headings::DRAFTING)]
     pub(crate) pearl: PearlOptions,
 
-    /// Number of the drafter's next best tokens to verify beside each drafted one, up to 16.
-    ///
-    /// For `--method pearl` and, with one drafter, `--method dsi`.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::DRAFTING)]
-    pub(crate) siblings: usize,
-
     #[command(flatten)]
     pub(crate) easyspec: EasySpecArguments,
 

@@ -22,7 +22,6 @@ const OF_MEASUREMENTS: [&str; 22] = [
     "lookup",
     "also_draft",
     "pearl",
-    "siblings",
     "lp",
     "layer_groups",
     "calibration",

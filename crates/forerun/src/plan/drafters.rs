@@ -83,9 +83,6 @@ pub(super) fn additional_drafters(
     if !method.offers(Need::SeveralDrafters) {
         return Err(PlanError::SingleDrafter(method));
     }
-    if options.siblings > 0 {
-        return Err(PlanError::SiblingsOfSeveral);
-    }
     let mut kinds = vec![first];
     for drafter in additional {
         match drafter {
@@ -104,27 +101,6 @@ pub(super) fn additional_drafters(
     }
     Ok(additional.clone())
 }
-
-/// Returns the number of the drafter's next best tokens that are verified next to each token of a chain.
-pub(super) fn siblings(
-    options: &Options,
-    method: Method,
-    drafter: DrafterKind,
-) -> Result<usize, PlanError> {
-    match options.siblings {
-        // Plain decoding ignores all options of drafts.
-        _ if !method.drafts() => Ok(0),
-        1..=MOST_SIBLINGS if drafter.is_on_tokens() => Err(PlanError::NoSiblings(drafter)),
-        count if count <= MOST_SIBLINGS => Ok(count),
-        count => {
-            let (option, expected) = ("siblings", "0 to 16");
-            Err(PlanError::Range { option, found: count.to_string(), expected })
-        }
-    }
-}
-
-/// The largest number of siblings of a token.
-const MOST_SIBLINGS: usize = 16;
 
 /// Counts the drafters that have a checkpoint.
 pub(super) fn count_models(drafter: DrafterKind, additional: &[AdditionalDrafter]) -> usize {

@@ -3,7 +3,6 @@
 use super::{DraftTokens, Lookup, Method, Options, PlanError, Tree};
 use crate::easyspec::LayerStrategy;
 use crate::registry::DrafterKind;
-use forerun_core::Need;
 use forerun_decode::PearlOptions;
 
 /// Refuses options of drafts that have no effect with this method and drafter.
@@ -19,7 +18,6 @@ pub(super) fn check(
     }
     let drafts = (method.drafts(), "`draft_model` or `drafter`");
     let pearl = (method == Method::Pearl, "`method = pearl`");
-    let siblings = (method.offers(Need::Siblings), "`method = pearl` or `method = dsi`");
     let easyspec = (drafter == DrafterKind::EasySpec, "`drafter = easyspec`");
     let (parallel, groups) = match options.layers {
         Some(LayerStrategy::Parallel(_)) => (true, false),
@@ -32,7 +30,6 @@ pub(super) fn check(
         ("lookup", options.lookup != Lookup::None, drafts),
         ("additional_drafters", !options.additional_drafters.is_empty(), drafts),
         ("pearl", options.pearl != PearlOptions::default(), pearl),
-        ("siblings", options.siblings != 0, siblings),
         ("layer_parallel_size", parallel, easyspec),
         ("layer_groups", groups, easyspec),
         ("calibration", options.calibration.is_some(), easyspec),

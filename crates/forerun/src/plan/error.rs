@@ -77,14 +77,6 @@ pub enum PlanError {
          `additional_drafters` out"
     )]
     SeveralAndFeedback(DrafterKind),
-    /// Siblings are requested, but there are several drafters.
-    #[error(
-        "`siblings` are the next best tokens of a single drafter: leave `siblings` or `additional_drafters` out"
-    )]
-    SiblingsOfSeveral,
-    /// Siblings are requested, but the drafter only copies earlier tokens.
-    #[error("the drafter {0} has no next best tokens: leave `siblings` out, or set `draft_model`")]
-    NoSiblings(DrafterKind),
     /// A tree is requested, but the method drafts while earlier tokens are still unverified, which
     /// works with chains only.
     #[error("the method {0} drafts chains: leave `tree` out, or set `method = speculative`")]
@@ -174,11 +166,6 @@ fn lack(need: Need, method: Method) -> String {
         }
         Need::SeveralDrafters => {
             format!("needs other drafters in addition, and the method {method} has one drafter")
-        }
-        Need::Siblings => {
-            format!(
-                "has its next best tokens verified, and the method {method} verifies bare chains"
-            )
         }
     }
 }

@@ -69,9 +69,6 @@ pub struct Options {
     pub tree: Tree,
     /// The variant of PEARL, for [`Method::Pearl`].
     pub pearl: PearlOptions,
-    /// The number of the drafter's next best tokens that are verified next to each token of a chain, up to 16, for
-    /// [`Method::Pearl`] and, with one drafter, for [`Method::Dsi`].
-    pub siblings: usize,
     /// The type in which weight matrices are kept in memory. By default each checkpoint's own.
     pub weight_type: Option<WeightTypes>,
     /// The type of cached keys and values. By default f32 for models whose weights are all f32, and f16

@@ -195,17 +195,6 @@ fn mutants_of_lookups() {
     assert_caught("lookup, ");
 }
 
-/// Siblings with one number for a draft token and its sibling, with a sibling that is tested as if it were drawn, too, and
-/// with the wrong row after a sibling.
-#[test]
-fn mutants_of_siblings() {
-    assert_caught("PEARL's sibling has the draft token's key");
-    assert_caught("DSI's sibling has the draft token's key");
-    assert_caught("a sibling has the draft token's key");
-    assert_caught("the row after a sibling is that after the draft token");
-    assert_caught("a sibling is tested as drawn");
-}
-
 #[test]
 fn mutants_of_block_verification() {
     assert_caught("block verification, ");

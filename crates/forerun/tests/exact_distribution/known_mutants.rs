@@ -122,16 +122,11 @@ fn changes_options(name: &str) -> bool {
 
 /// Topics of mutants that need many answers, with their number for each rule of verification. All others show with
 /// [`FEW_ANSWERS`].
-const ANSWERS: [(&str, usize); 15] = [
+const ANSWERS: [(&str, usize); 10] = [
     ("accept uniform shared by drafters", 8_000),
     ("low confidence dropped", 4_000),
     ("guess, ", 4_000),
-    ("a sibling is tested as drawn", 4_000),
-    ("DSI's sibling has", 4_000),
     ("Draft uniform reused between siblings", 8_000),
-    ("a sibling has", 8_000),
-    ("PEARL's sibling has", 16_000),
-    ("the row after a sibling is that after the draft token", 16_000),
     ("block verification, NoMinimum", 30_000),
     ("repeated sibling tested once", 30_000),
     ("keys of tests by position", 30_000),

@@ -35,14 +35,14 @@ pub(crate) fn iid(branching: &[usize]) -> DraftShape {
 }
 
 pub(crate) fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {
-    Box::new(pearl_with_siblings(length, options, 0))
+    Box::new(fixed_pearl(length, options))
 }
 
-pub(crate) fn pearl_with_siblings(length: usize, options: &str, siblings: usize) -> Pearl {
+fn fixed_pearl(length: usize, options: &str) -> Pearl {
     let options: PearlOptions = options.parse().unwrap();
     let eager = options.schedule == PearlSchedule::Eager;
     let draft_length = PearlDraftLength::new(length, DraftLength::Fixed, eager);
-    Pearl::new(options, draft_length).with_siblings(siblings)
+    Pearl::new(options, draft_length)
 }
 
 /// Guesses that the text counts on from its last token.
@@ -74,7 +74,7 @@ pub(crate) fn pearl_with_guesser(
     guesser: Box<dyn Guesser>,
     waits: bool,
 ) -> Box<dyn Decoder> {
-    let pearl = pearl_with_siblings(length, options, 0).with_guesser(guesser);
+    let pearl = fixed_pearl(length, options).with_guesser(guesser);
     Box::new(if waits { pearl.reproducible() } else { pearl })
 }
 

@@ -4,9 +4,9 @@ use crate::drafters::{
     Make, failing_after, failing_on, layer_parallel_drafter, lookup_drafter, model_drafter,
     other_drafter,
 };
-use crate::exactness::{assert_exact, assert_exact_in_any_order, assert_exact_of};
+use crate::exactness::{assert_exact, assert_exact_in_any_order};
 use crate::experiment::Experiment;
-use crate::methods::{Counting, InTurn, dsi, guessing_pearl, pearl, pearl_with_siblings, ssd};
+use crate::methods::{InTurn, dsi, guessing_pearl, pearl, ssd};
 use crate::options::{more_options, sampling, with_runs};
 use crate::tables::{DRAFT_MODEL, FeatureTable, VOCAB};
 use forerun_core::testing::is_complete;
@@ -29,14 +29,10 @@ fn chains_of_drawn_and_forced_tokens_are_exact() {
         on_tokens.push((format!("ssd, {length}"), Box::new(move || ssd(length, 3))));
     }
     let mut on_features: Vec<(String, MakeDecoder)> = Vec::new();
-    for (length, options, siblings) in
-        [(1, "eager", 0), (2, "eager", 0), (3, "eager", 1), (2, "paper", 0), (3, "paper", 1)]
+    for (length, options) in [(1, "eager"), (2, "eager"), (3, "eager"), (2, "paper"), (3, "paper")]
     {
-        let name = format!("pearl {options}, {length}, {siblings} siblings");
-        let decoder = move || -> Box<dyn Decoder> {
-            Box::new(pearl_with_siblings(length, options, siblings))
-        };
-        on_features.push((name, Box::new(decoder)));
+        let name = format!("pearl {options}, {length}");
+        on_features.push((name, Box::new(move || pearl(length, options))));
     }
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
     let drafters: [(&str, Make<'_>, bool); 3] = [
@@ -102,36 +98,6 @@ fn pearl_with_guesses_is_exact() {
     }
 }
 
-/// Siblings that are corrections, or not, next to tokens that were drawn, or not.
-#[test]
-fn pearl_with_siblings_is_exact() {
-    let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
-    for (options, length) in [("eager", 1), ("eager", 2), ("paper", 2), ("paper", 3)] {
-        for siblings in [1, 2] {
-            let name = format!("pearl, {options}, {siblings} siblings, model, chain {length}");
-            let decoder =
-                || -> Box<dyn Decoder> { Box::new(pearl_with_siblings(length, options, siblings)) };
-            assert_exact(&name, &model_drafter, &decoder);
-            assert_exact_in_any_order(&name, &model_drafter, &decoder);
-            assert_exact_in_any_order(&format!("{name}, lookup"), &lookup_drafter, &decoder);
-        }
-        let decoder = || -> Box<dyn Decoder> { Box::new(pearl_with_siblings(length, options, 1)) };
-        let name = format!("pearl, {options}, a sibling, eagle, chain {length}");
-        assert_exact_of(&name, &eagle, &decoder, (3, true));
-        for number in 0..VOCAB {
-            let name = format!("pearl, {options}, a sibling, fails after {number} jobs");
-            assert_exact_in_any_order(&name, &|| failing_after(number, &model_drafter), &decoder);
-            let name = format!("pearl, {options}, a sibling, fails on token {number}");
-            assert_exact_in_any_order(&name, &|| failing_on(number as TokenId), &decoder);
-        }
-    }
-    let decoder = || -> Box<dyn Decoder> {
-        let pearl = pearl_with_siblings(2, "eager,pre-verify-lookup", 1);
-        Box::new(pearl.with_guesser(Box::new(Counting)))
-    };
-    assert_exact_in_any_order("pearl, guesses and siblings", &model_drafter, &decoder);
-}
-
 /// Each round has another drafter. The first one may fail.
 #[test]
 fn pearl_with_drafters_in_turn_is_exact() {
@@ -180,38 +146,6 @@ fn dsi_is_exact() {
     }
     let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 2)) };
     assert_exact("dsi, prompt-lookup", &|| Box::new(PromptLookup), &decoder);
-}
-
-/// Siblings that are corrections, or not, whose rows are in the job that tests them, or in the next one, which may be in
-/// flight.
-#[test]
-fn dsi_with_siblings_is_exact() {
-    for (replicas, lookahead) in [(1, 1), (1, 2), (2, 1), (3, 1), (3, 2)] {
-        for siblings in [1, 2] {
-            let dsi = || dsi(replicas, lookahead).with_siblings(siblings);
-            let name =
-                format!("dsi, {replicas} replicas, lookahead {lookahead}, {siblings} siblings");
-            let decoder = || -> Box<dyn Decoder> { Box::new(dsi()) };
-            assert_exact_of(&name, &model_drafter, &decoder, (3, false));
-            assert_exact_in_any_order(&name, &model_drafter, &decoder);
-            let waits = || -> Box<dyn Decoder> { Box::new(dsi().reproducible()) };
-            let name = format!("{name}, reproducible");
-            assert_exact_in_any_order(&name, &model_drafter, &waits);
-        }
-    }
-    let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 2).with_siblings(1)) };
-    assert_exact_in_any_order("dsi, a sibling, prompt-lookup", &lookup_drafter, &decoder);
-    let plain = || -> Box<dyn Decoder> { Box::new(dsi(2, 1).with_siblings(1)) };
-    let waits = || -> Box<dyn Decoder> { Box::new(dsi(2, 1).with_siblings(1).reproducible()) };
-    for number in 0..VOCAB {
-        let name = format!("dsi, a sibling, fails after {number} jobs");
-        let drafter = || failing_after(number, &model_drafter);
-        assert_exact_in_any_order(&name, &drafter, &plain);
-        assert_exact_in_any_order(&name, &drafter, &waits);
-        // A job less changes the order of the others, so the decoder must not depend on it.
-        let name = format!("dsi, a sibling, fails on token {number}");
-        assert_exact_in_any_order(&name, &|| failing_on(number as TokenId), &waits);
-    }
 }
 
 /// Drafts that were prepared for the verdict, or for others, or not at all, in blocks and token by token.

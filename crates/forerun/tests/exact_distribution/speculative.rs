@@ -253,13 +253,3 @@ fn a_perfect_drafter_is_exact_and_never_rejected() {
         }
     }
 }
-
-/// A chain with siblings is exact without PEARL, too.
-#[test]
-fn speculative_decoding_with_siblings_is_exact() {
-    for siblings in [1, 2] {
-        let shape = DraftShape::ChainWithSiblings { length: 2, siblings };
-        let name = format!("speculative, model, {shape:?}");
-        assert_exact(&name, &model_drafter, &|| speculative(&shape));
-    }
-}

@@ -50,9 +50,8 @@ struct Setting {
 }
 
 /// The methods of the columns, of which each column has the fastest.
-const METHODS: [&[SimulatedMethod]; 4] = [
+const METHODS: [&[SimulatedMethod]; 3] = [
     &[SimulatedMethod::Pearl, SimulatedMethod::PearlAuto],
-    &[SimulatedMethod::PearlSiblings],
     &[SimulatedMethod::Ssd],
     &[SimulatedMethod::Dsi],
 ];
@@ -74,7 +73,7 @@ impl Drafter {
         match method {
             SimulatedMethod::PearlAuto => LONGEST.to_vec(),
             // PEARL drafts on after unverified tokens, so it may have more of them than a draft has.
-            SimulatedMethod::Pearl | SimulatedMethod::PearlSiblings => LENGTHS.to_vec(),
+            SimulatedMethod::Pearl => LENGTHS.to_vec(),
             _ => LENGTHS.into_iter().filter(|&length| length <= longest).collect(),
         }
     }
@@ -204,7 +203,6 @@ impl Setting {
                 format!("DSI with {replicas} replicas and both drafters")
             }
             SimulatedMethod::Dsi => format!("DSI with {replicas} replicas"),
-            SimulatedMethod::PearlSiblings => "PEARL with siblings".into(),
             SimulatedMethod::Ssd => "SSD".into(),
             _ => "PEARL".into(),
         };
@@ -429,7 +427,6 @@ pub(super) fn composed(texts: u64) -> Result<PublishedTable, SimError> {
             "its draft length",
             "drafter of the composition",
             "PEARL",
-            "PEARL with three siblings",
             "SSD",
             "DSI",
             "the best composition",
@@ -458,7 +455,7 @@ pub(super) fn composed(texts: u64) -> Result<PublishedTable, SimError> {
                as much as EasySpec's trees; other drafters of PEARL and DSI are accelerated as Llama 3 8B is, and Vicuna's \
                drafters have Spec-Bench's acceptance. Rows: EasySpec's targets take longer for more rows, as published for \
                chains and trees. ParallelSpec's take the same time for two and for more, PEARL's and DSI's the same for any number. So do \
-               all drafters, whose further rows are siblings, or drafts for SSD's eight verdicts. The last column keeps the draft \
+               all drafters, whose further rows are drafts for SSD's eight verdicts. The last column keeps the draft \
                length and the replicas of the best composition.",
     })
 }

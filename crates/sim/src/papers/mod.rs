@@ -78,10 +78,6 @@ pub enum PaperTable {
     Composed,
     /// PEARL with guesses from earlier text, compared with PEARL. It is in no paper.
     PearlGuesses,
-    /// PEARL with siblings of unverified tokens, compared with PEARL. It is in no paper.
-    PearlSiblings,
-    /// DSI with siblings of its chain's tokens, compared with DSI. It is in no paper.
-    DsiSiblings,
     /// A 70B target with an 8B drafter on 2 to 16 hosts. It is in no paper.
     Hosts,
     /// A target with a quarter-size drafter on 4 to 64 cores, from measured costs. It is in no paper.
@@ -92,7 +88,7 @@ pub enum PaperTable {
 
 impl PaperTable {
     /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 25] = [
+    pub const NAMES: [(Self, &str); 23] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
         (Self::PearlAblations, "pearl-4"),
@@ -113,8 +109,6 @@ impl PaperTable {
         (Self::PearlFeatures, "pearl-features"),
         (Self::Composed, "composed"),
         (Self::PearlGuesses, "pearl-guesses"),
-        (Self::PearlSiblings, "pearl-siblings"),
-        (Self::DsiSiblings, "dsi-siblings"),
         (Self::Hosts, "hosts"),
         (Self::Cores, "cores"),
         (Self::Gpus, "gpus"),
@@ -168,8 +162,6 @@ impl PaperTable {
             Self::PearlFeatures => parallelspec::pearl_features(texts),
             Self::Composed => composed::composed(texts),
             Self::PearlGuesses => compositions::guesses(texts),
-            Self::PearlSiblings => compositions::siblings(texts),
-            Self::DsiSiblings => compositions::dsi_siblings(texts),
             Self::Hosts => hosts::fastest(texts),
             Self::Cores => machines::cores(texts),
             Self::Gpus => machines::gpus(texts),

@@ -141,9 +141,8 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
         let speculative = best(SimulatedMethod::Speculative)?;
         let fixed = best(SimulatedMethod::Pearl)?;
         let automatic = fastest(&pair.simulation(SimulatedMethod::PearlAuto), &LONGEST, texts)?;
-        let siblings = best(SimulatedMethod::PearlSiblings)?;
         let ssd = best(SimulatedMethod::Ssd)?;
-        let best_pearl_ns = fixed.0.min(automatic.0).min(siblings.0);
+        let best_pearl_ns = fixed.0.min(automatic.0);
         let at_best = Simulation { draft_tokens: ssd.1, ..pair.simulation(SimulatedMethod::Ssd) };
         let mut row = vec![
             paper.to_owned(),
@@ -151,7 +150,7 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
             format!("{:.1}", pair.ratio()),
             format!("{:.3}", pair.acceptance),
         ];
-        let speeds = [speculative, fixed, automatic, siblings, ssd];
+        let speeds = [speculative, fixed, automatic, ssd];
         row.extend(speeds.map(|(ns, _)| format!("{:.2}", plain_ns / ns)));
         row.extend([
             format!("{:.2}", speculative.0 / ssd.0),
@@ -170,7 +169,6 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
             "speculative decoding, over plain decoding",
             "PEARL at its best γ",
             "PEARL with automatic lengths",
-            "PEARL with three siblings at its best γ",
             "SSD",
             "SSD, compared with speculative decoding",
             "SSD, compared with the fastest PEARL",
@@ -180,7 +178,7 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
         note: "Simulated, and in no paper: pass times and acceptance of tables 7, 10 and 14 of PEARL's paper and table 2 of \
                DSI's, and those of `ssd`. Each method has its best draft length of 1 to 16. PEARL has the eager \
                schedule. Further rows are free, without overhead, so the values are upper bounds, above all for SSD, \
-               which drafts for eight verdicts at once, and for siblings. The target's token is not among the f best of a wrong drafter with \
+               which drafts for eight verdicts at once. The target's token is not among the f best of a wrong drafter with \
                a probability of 1/f. Means of texts of 256 tokens.",
     })
 }

@@ -55,7 +55,6 @@ struct World {
     sampling: Sampling,
     logprobs: Option<usize>,
     method: Method,
-    siblings: usize,
     drafter: DrafterKind,
     shape: DraftShape,
     prompts: Vec<Vec<TokenId>>,
@@ -85,7 +84,6 @@ impl World {
             pre_verify: choices.of(&[PreVerify::Off, PreVerify::Bare, PreVerify::PromptLookup]),
             post_verify: choices.below(3) > 0,
         };
-        let siblings = choices.of(&[0, 0, 1, 3]);
         let dsi = Method::Dsi { drafters: 1 + choices.below(2), replicas: 1 + choices.below(3) };
         let method = choices.of(&[
             Method::Autoregressive,
@@ -124,7 +122,6 @@ impl World {
             sampling: Sampling { options, randomness, verification, constraint: None },
             logprobs: choices.of(&[None, None, Some(0), Some(2)]),
             method,
-            siblings,
             drafter,
             shape,
             prompts: vec![first, second],
@@ -177,14 +174,12 @@ impl World {
             Method::Pearl(options) => {
                 let eager = options.schedule == PearlSchedule::Eager;
                 let policy = PearlDraftLength::new(length, DraftLength::Fixed, eager);
-                let pearl = Pearl::new(options, policy).with_siblings(self.siblings);
-                let pearl = pearl.with_guesser(Box::new(PromptLookup));
+                let pearl = Pearl::new(options, policy).with_guesser(Box::new(PromptLookup));
                 Box::new(if self.reproducible { pearl.reproducible() } else { pearl })
             }
             Method::Dsi { drafters, replicas } => {
                 let policy = DsiLookahead::new(length, DraftLength::Fixed, replicas);
                 let dsi = Dsi::new(replicas, policy).with_drafters(drafters);
-                let dsi = dsi.with_siblings(self.siblings);
                 Box::new(if self.reproducible { dsi.reproducible() } else { dsi })
             }
         }

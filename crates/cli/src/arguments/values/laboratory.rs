@@ -26,14 +26,12 @@ const PRESETS: [Name; 3] = [
     ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
 ];
 
-const SIMULATED_METHODS: [Name; 14] = [
+const SIMULATED_METHODS: [Name; 10] = [
     ("autoregressive", "One forward pass of the target per token, no drafts"),
     ("speculative", "Draft, then verify"),
     ("pearl", "Draft and verify at the same time; rounds end with the target's pass"),
     ("pearl-auto", "PEARL with automatic draft lengths up to `--draft-tokens`"),
     ("pearl-lookup", "PEARL with guesses from earlier text in passes without unverified tokens"),
-    ("pearl-sibling", "PEARL with a sibling of each unverified token"),
-    ("pearl-siblings", "PEARL with three siblings of each unverified token"),
     ("pearl-paper", "PEARL as published: rounds wait for all draft tokens"),
     ("pearl-no-pre-verify", "PEARL without pre-verify"),
     ("pearl-no-post-verify", "PEARL without post-verify"),
@@ -42,8 +40,6 @@ const SIMULATED_METHODS: [Name; 14] = [
         "Verify on several target replicas while drafting continues; `--draft-tokens` is the \
          lookahead",
     ),
-    ("dsi-sibling", "DSI with a sibling of each token of its chain"),
-    ("dsi-siblings", "DSI with three siblings of each token of its chain"),
     ("ssd", "Prepare drafts for the likely verdicts during verification"),
 ];
 
@@ -57,7 +53,7 @@ pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
     NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
-const PAPER_TABLES: [Name; 25] = [
+const PAPER_TABLES: [Name; 23] = [
     ("pearl-1", "PEARL, table 1: speed"),
     ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
     ("pearl-4", "PEARL, table 4: ablations"),
@@ -81,8 +77,6 @@ const PAPER_TABLES: [Name; 25] = [
     ),
     ("composed", "The papers combined, against each alone"),
     ("pearl-guesses", "PEARL with guesses from earlier text, compared with PEARL"),
-    ("pearl-siblings", "PEARL with siblings of unverified tokens, compared with PEARL"),
-    ("dsi-siblings", "DSI with siblings of its chain's tokens, compared with DSI"),
     ("hosts", "A 70B target with an 8B drafter on 2 to 16 hosts"),
     ("cores", "A target with a drafter of a quarter of its size on 2 to 64 cores"),
     ("gpus", "An 8B target with a 1.2B drafter on one to eight GPUs"),

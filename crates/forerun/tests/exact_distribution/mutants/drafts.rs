@@ -39,7 +39,6 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
     let mut all = vec![
         mutant("repeated sibling tested once".into(), iid(&[2]), without_repetition),
         mutant("low confidence dropped".into(), chain(1), if_confident),
-        sibling_as_drawn(models),
     ];
     for shape in [top(1, 1), top(2, 1), top(2, 2)] {
         all.push(mutant(format!("ratio test on {shape:?}"), shape, with_rows));
@@ -117,34 +116,4 @@ fn if_confident(models: &SharedModels, draft: Draft, context: &DraftContext<'_>)
     let row = sampler.distribution(&logits, &TokenTree::new(), None).unwrap();
     let confident = draft.tree.tokens().first().is_some_and(|&t| row.probability(t) > 0.4);
     if confident { draft } else { Draft::empty() }
-}
-
-/// Asks for a token and a sibling of it. The shape that the decoder asks for is ignored.
-struct WithSibling(Box<dyn Drafter>);
-
-impl Drafter for WithSibling {
-    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let shape = DraftShape::ChainWithSiblings { length: 1, siblings: 1 };
-        self.0.draft(&DraftContext { shape: &shape, ..*context })
-    }
-
-    fn release(&mut self, sequence: SequenceId) {
-        self.0.release(sequence);
-    }
-}
-
-/// A sibling, which is a function of the row, is tested as if it were drawn, too.
-fn sibling_as_drawn(models: &SharedModels) -> Mutant {
-    let change: Change = |_, draft, _| match draft.proposal {
-        Proposal::SampledWithSiblings(rows) => Draft { proposal: Proposal::Sampled(rows), ..draft },
-        _ => draft,
-    };
-    let decoder = || speculative(&chain(1));
-    let (right, wrong) = (Rc::clone(models), Rc::clone(models));
-    let original = Setup::new(move || Box::new(WithSibling(right.drafter())), decoder);
-    let drafter = move || -> Box<dyn Drafter> {
-        let (models, drafter) = (Rc::clone(&wrong), Box::new(WithSibling(wrong.drafter())));
-        Box::new(MutantDrafter { models, drafter, change })
-    };
-    Mutant::new("a sibling is tested as drawn", original, Setup::new(drafter, decoder))
 }

@@ -1,8 +1,6 @@
 //! Mutants of keys: two decisions depend on one number.
 
-use crate::methods::{
-    chain, dsi, iid, pearl, pearl_with_guesser, pearl_with_siblings, speculative,
-};
+use crate::methods::{chain, dsi, iid, pearl, pearl_with_guesser, speculative};
 use crate::mutants::{Mutant, Setup, SharedModels};
 use forerun_core::{DraftShape, Key, Purpose, Verification};
 use forerun_decode::Decoder;
@@ -13,8 +11,6 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
     let with_pearl = |length, options: &'static str| {
         Setup::with_model(models, move || pearl(length, options)).in_parallel()
     };
-    let parallel =
-        |decoder: fn() -> Box<dyn Decoder>| Setup::with_model(models, decoder).in_parallel();
     let mut all = vec![
         Mutant::of_keys("uniform reused between positions", shaped(chain(2)), |key| {
             if key.purpose == Purpose::Accept { Key { position: 0, ..key } } else { key }
@@ -25,21 +21,6 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
         }),
         Mutant::of_keys("accept uniform shared by drafters", two_drafters(models), first_accept),
         Mutant::of_keys("PEARL's guess has the draft token's key", guesses(models), first_accept),
-        Mutant::of_keys(
-            "PEARL's sibling has the draft token's key",
-            parallel(|| Box::new(pearl_with_siblings(2, "paper", 1))),
-            first_accept,
-        ),
-        Mutant::of_keys(
-            "DSI's sibling has the draft token's key",
-            parallel(|| Box::new(dsi(2, 1).with_siblings(1))),
-            first_accept,
-        ),
-        Mutant::of_keys(
-            "a sibling has the draft token's key",
-            shaped(DraftShape::ChainWithSiblings { length: 2, siblings: 1 }),
-            first_accept,
-        ),
     ];
     // As in PEARL's published code: the position that is pre-verified shares its uniform with the next one.
     for options in ["eager", "paper"] {

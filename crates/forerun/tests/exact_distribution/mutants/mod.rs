@@ -10,7 +10,6 @@ mod guesses;
 mod keys;
 mod lookups;
 mod residual;
-mod rows;
 mod sampling;
 
 use forerun_core::{
@@ -149,7 +148,6 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
         keys::mutants,
         drafts::mutants,
         residual::mutants,
-        rows::mutants,
         guesses::mutants,
         lookups::mutants,
         blocks::mutants,
