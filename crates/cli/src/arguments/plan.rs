@@ -6,7 +6,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// The options that have no effect if nothing is measured.
-const OF_MEASUREMENTS: [&str; 22] = [
+const OF_MEASUREMENTS: [&str; 21] = [
     "check",
     "check_rounds",
     "save_profile",
