@@ -156,7 +156,6 @@ mod tests {
         assert_eq!(speculative.drafters.len(), 1);
         let of_speculative = options(&speculative);
         assert!(of_speculative.lookup.is_some() && of_speculative.trees.is_some());
-        assert!(of_speculative.guesser.is_none());
         assert!(speculative.verifies_whole_drafts && speculative.drafts);
 
         let pearl = setup(&open(Options {

@@ -3,7 +3,7 @@
 use crate::plan::{Lookup, Method, Plan};
 use forerun_core::{DraftShape, Role};
 use forerun_decode::{
-    AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, DrafterSize, MakeGuesser, PreVerify,
+    AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, DrafterSize, MakeGuesser,
     SharedGoodput,
 };
 use forerun_draft::{CalibrationPolicy, PromptLookup, SuffixDrafter};
@@ -39,7 +39,6 @@ impl AnswerDecoders {
             drafter: 0,
             additional_drafters: (1..=plan.additional_drafters().len()).map(drafter).collect(),
             pearl: plan.pearl(),
-            guesser: guesser(plan.pearl().pre_verify),
             lookup: lookup(plan.lookup()),
             targets: plan.placement().replicas(),
             calibrates_during_verification,
@@ -112,15 +111,6 @@ fn expected_passes(plan: &Plan, drafter: usize, pattern: DraftPattern) -> Option
         [Role::Drafter(place), Role::Target(0)].map(|role| plan.placement().gpu_of(role).is_some());
     (is_drafter_on_gpu == is_target_on_gpu && !pattern.one_forward)
         .then(|| f64::from(pattern.pass_per_mille) / 1_000.0)
-}
-
-/// Returns what guesses tokens for PEARL; `None` without guesses.
-fn guesser(pre_verify: PreVerify) -> Option<MakeGuesser> {
-    match pre_verify {
-        PreVerify::Off | PreVerify::Bare => None,
-        PreVerify::PromptLookup => lookup(Lookup::PromptLookup),
-        PreVerify::Suffix => lookup(Lookup::Suffix),
-    }
 }
 
 /// Returns what guesses tokens from earlier text; `None` without guesses.

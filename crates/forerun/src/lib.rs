@@ -136,9 +136,7 @@ pub use forerun_cpu::{
 pub use forerun_decode::{
     AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
 };
-pub use forerun_decode::{
-    Finish, PearlOptions, PearlSchedule, PreVerify, Statistics, VerificationRecord,
-};
+pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
 pub use forerun_draft::{
     CalibrationPolicy, DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
 };

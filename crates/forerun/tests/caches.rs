@@ -12,7 +12,7 @@ use forerun_cpu::{
 use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, Sequence, generate,
 };
-use forerun_draft::{ModelDrafter, PromptLookup, TwoDeviceDrafter};
+use forerun_draft::{ModelDrafter, TwoDeviceDrafter};
 use forerun_formats::Checkpoint;
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
@@ -142,18 +142,10 @@ fn cached_logits_equal_those_of_a_fresh_forward_pass() {
         let order = number as u64;
         for length in [1, 2, 4] {
             let draft_length = || PearlDraftLength::new(length, DraftLength::Fixed, true);
-            for options in [
-                "eager",
-                "eager,pre-verify-lookup",
-                "paper",
-                "paper,no-pre-verify",
-                "paper,no-post-verify",
-            ] {
-                let mut decoder = Pearl::new(options.parse().unwrap(), draft_length())
-                    .with_guesser(Box::new(PromptLookup));
+            for options in ["eager", "paper", "paper,no-pre-verify", "paper,no-post-verify"] {
+                let mut decoder = Pearl::new(options.parse().unwrap(), draft_length());
                 separate += run(&pair, separate_devices, &mut decoder, (&prompt, order));
-                let mut decoder = Pearl::new(options.parse().unwrap(), draft_length())
-                    .with_guesser(Box::new(PromptLookup));
+                let mut decoder = Pearl::new(options.parse().unwrap(), draft_length());
                 shared += run(&pair, shared_devices, &mut decoder, (&prompt, order));
             }
             for replicas in [1, 2] {

@@ -230,9 +230,6 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         pearl(MODEL, Fixed(1), "eager", 1),
         pearl(MODEL, Fixed(4), "eager", 1),
         pearl(MODEL, Auto, "eager", 0),
-        pearl(MODEL, Fixed(4), "eager,pre-verify-lookup", 1),
-        pearl(MODEL, Fixed(3), "paper,pre-verify-suffix", 1),
-        pearl(MODEL, Auto, "eager,pre-verify-suffix", 0),
         pearl(MODEL, Fixed(3), "paper", 3),
         pearl(MODEL, Auto, "paper", 0),
         pearl(MODEL, Fixed(3), "paper,no-pre-verify", 3),
@@ -775,7 +772,7 @@ fn targets_with_an_mtp_head_give_their_tokens() {
             pearl: options.parse().unwrap(),
             ..cell(Method::Pearl, DrafterKind::Mtp)
         };
-        let pearl = [(3, "eager"), (3, "paper"), (4, "eager,pre-verify-suffix")].map(pearl);
+        let pearl = [(3, "eager"), (3, "paper")].map(pearl);
         let cells = speculative_cells(DrafterKind::Mtp).into_iter().chain(pearl);
         let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
         run_cases(&pair, &cases(&pair, 1), cells, |_| 3, |_, _| None);

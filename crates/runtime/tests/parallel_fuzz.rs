@@ -12,7 +12,7 @@ use forerun_core::{
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
-    PearlDraftLength, PearlSchedule, PreVerify, Sequence, Speculative, SpeculativeDraftLength, Ssd,
+    PearlDraftLength, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, Ssd,
     TreeLimits, generate,
 };
 use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
@@ -235,15 +235,10 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
     }
     let options = forerun_decode::PearlOptions {
         schedule: if dice.one_in(2) { PearlSchedule::Eager } else { PearlSchedule::Paper },
-        pre_verify: match dice.one_in(3) {
-            true => PreVerify::Off,
-            false if dice.one_in(2) => PreVerify::PromptLookup,
-            false => PreVerify::Bare,
-        },
+        pre_verify: !dice.one_in(3),
         post_verify: !dice.one_in(3),
     };
-    let pearl = Pearl::new(options, PearlDraftLength::new(length, mode, dice.one_in(2)))
-        .with_guesser(Box::new(PromptLookup));
+    let pearl = Pearl::new(options, PearlDraftLength::new(length, mode, dice.one_in(2)));
     let name = format!("pearl {options}, {length} {mode:?}, {reproducible}");
     (Box::new(if reproducible { pearl.reproducible() } else { pearl }), name)
 }

@@ -1,6 +1,5 @@
 //! The simulation of one answer.
 
-use crate::oracle::SimulatedLookup;
 use crate::{
     AcceptanceModel, Cancellation, Cost, Device, Fault, Oracle, SequenceCluster, SharedDevices,
     SimCluster, SimError, SimulatedMethod, Usage,
@@ -36,8 +35,6 @@ pub struct Simulation {
     pub targets: Vec<Cost>,
     /// The acceptance of each drafter. The last entry applies to all further drafters.
     pub acceptance: Vec<AcceptanceModel>,
-    /// How often a guess from earlier text is right, for methods that guess. Guesses take no time.
-    pub lookup: AcceptanceModel,
     /// The draft length in tokens; 0 turns drafting off.
     pub draft_tokens: usize,
     /// The number of tokens to generate.
@@ -165,9 +162,7 @@ impl Simulation {
         if self.drafters.is_empty() {
             return Err(zero("`drafters`"));
         }
-        let models = self.acceptance.iter().chain([&self.lookup]);
-        let probabilities = models.flat_map(AcceptanceModel::probabilities);
-        for probability in probabilities {
+        for probability in self.acceptance.iter().flat_map(AcceptanceModel::probabilities) {
             if !(0.0..=1.0).contains(probability) {
                 let found = probability.to_string();
                 return Err(range("`acceptance`", found, "from 0 to 1"));
@@ -226,8 +221,7 @@ impl Simulation {
         if self.acceptance.iter().any(AcceptanceModel::reads_features) {
             sequence = sequence.with_features();
         }
-        let lookup = SimulatedLookup::new(&self.oracle().of_sequence(id), self.lookup.clone());
-        let mut decoder = self.method.decoder(self, Box::new(lookup));
+        let mut decoder = self.method.decoder(self);
         generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))
             .map_err(|error| SimError::Decode(error.to_string()))?;
         Ok((sequence.generated().to_vec(), sequence.statistics().clone()))

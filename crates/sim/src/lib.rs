@@ -36,7 +36,7 @@ pub use error::SimError;
 pub use gathers::Gathers;
 pub use hand_overs::HandOvers;
 pub use method::SimulatedMethod;
-pub use oracle::{AcceptanceModel, Oracle, SimulatedLookup};
+pub use oracle::{AcceptanceModel, Oracle};
 pub use parameters::Parameters;
 pub use pipeline::SharedDevices;
 pub use real_time::RealTimeAnswer;

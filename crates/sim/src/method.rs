@@ -1,10 +1,10 @@
 //! The decoding methods that can be simulated.
 
 use crate::{Cost, Simulation};
-use forerun_core::{DraftShape, Guesser};
+use forerun_core::DraftShape;
 use forerun_decode::{
     Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions,
-    PearlSchedule, PreVerify, Speculative, SpeculativeDraftLength, Ssd,
+    PearlSchedule, Speculative, SpeculativeDraftLength, Ssd,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -24,8 +24,6 @@ pub enum SimulatedMethod {
     Pearl,
     /// PEARL with the eager schedule and automatic draft lengths up to the given one.
     PearlAuto,
-    /// PEARL with the eager schedule, and with guesses from earlier text in passes without unverified tokens.
-    PearlLookup,
     /// PEARL with the paper's schedule: a round also waits for all draft tokens.
     PearlPaper,
     /// PEARL with the paper's schedule, without pre-verify: the drafter runs alone while there are no
@@ -43,12 +41,11 @@ pub enum SimulatedMethod {
 
 impl SimulatedMethod {
     /// All methods with the names that [`FromStr`] accepts.
-    pub const NAMES: [(Self, &str); 10] = [
+    pub const NAMES: [(Self, &str); 9] = [
         (Self::Autoregressive, "autoregressive"),
         (Self::Speculative, "speculative"),
         (Self::Pearl, "pearl"),
         (Self::PearlAuto, "pearl-auto"),
-        (Self::PearlLookup, "pearl-lookup"),
         (Self::PearlPaper, "pearl-paper"),
         (Self::PearlNoPreVerify, "pearl-no-pre-verify"),
         (Self::PearlNoPostVerify, "pearl-no-post-verify"),
@@ -57,12 +54,8 @@ impl SimulatedMethod {
     ];
 
     /// Creates the decoder of this method for the replicas and the draft length of a simulation. DSI uses all drafters;
-    /// every other method uses the first one. `lookup` guesses tokens for methods that guess.
-    pub(crate) fn decoder(
-        self,
-        simulation: &Simulation,
-        lookup: Box<dyn Guesser>,
-    ) -> Box<dyn Decoder> {
+    /// every other method uses the first one.
+    pub(crate) fn decoder(self, simulation: &Simulation) -> Box<dyn Decoder> {
         let draft_tokens = simulation.draft_tokens;
         let chain = DraftShape::Chain { length: draft_tokens };
         let in_one_pass = simulation.drafters.first().is_some_and(Cost::drafts_in_one_pass);
@@ -75,7 +68,7 @@ impl SimulatedMethod {
             let is_eager = options.schedule == PearlSchedule::Eager;
             let length = PearlDraftLength::new(draft_tokens, mode, is_eager)
                 .with_tokens_per_forward(tokens_per_forward);
-            Box::new(Pearl::new(options, length).with_guesser(lookup))
+            Box::new(Pearl::new(options, length))
         };
         let paper = PearlOptions { schedule: PearlSchedule::Paper, ..PearlOptions::default() };
         match self {
@@ -85,11 +78,8 @@ impl SimulatedMethod {
             }
             Self::Ssd => Box::new(Ssd::new(SpeculativeDraftLength::new(chain, DraftLength::Fixed))),
             Self::Pearl | Self::PearlAuto => pearl(PearlOptions::default()),
-            Self::PearlLookup => {
-                pearl(PearlOptions { pre_verify: PreVerify::PromptLookup, ..Default::default() })
-            }
             Self::PearlPaper => pearl(paper),
-            Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: PreVerify::Off, ..paper }),
+            Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: false, ..paper }),
             Self::PearlNoPostVerify => pearl(PearlOptions { post_verify: false, ..paper }),
             Self::Dsi => {
                 let targets = simulation.targets.len();

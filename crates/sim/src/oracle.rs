@@ -1,16 +1,13 @@
 //! An oracle that stands in for the models: given text, given acceptance.
 
 use forerun_core::{
-    Distribution, Draft, DraftShape, FeatureRows, Guess, Guesser, Job, JobOutput, Key,
-    KeyedRandomness, Purpose, ScoreJob, Scores, SequenceId, TokenId, TokenTree, node_of_row,
-    row_of,
+    Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key, KeyedRandomness, Purpose,
+    ScoreJob, Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
 };
 use serde::{Deserialize, Serialize};
 
 /// Size of the vocabulary. It is small, so that rows of logits cost threads almost no time.
 pub(crate) const VOCABULARY: usize = 256;
-/// The index that distinguishes the errors and the wrong tokens of a lookup from those of drafters.
-const LOOKUP: usize = 250;
 
 /// When a drafter proposes the target's next token, given a prefix of the target's text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -405,25 +402,6 @@ impl CachedOracle {
         let missing = self.text.len()..tokens.len() + more;
         self.text.extend(missing.map(|position| self.oracle.token(position)));
         self.text.starts_with(tokens)
-    }
-}
-
-/// A lookup of earlier text that guesses the target's next tokens as often as its [`AcceptanceModel`] says.
-pub struct SimulatedLookup(CachedOracle);
-
-impl SimulatedLookup {
-    /// Creates a lookup for the text of an oracle. Where it is right does not depend on the oracle's drafters.
-    #[must_use]
-    pub fn new(oracle: &Oracle, acceptance: AcceptanceModel) -> Self {
-        let drafters = vec![acceptance];
-        Self(CachedOracle::new(Oracle { drafters, ..*oracle }))
-    }
-}
-
-impl Guesser for SimulatedLookup {
-    fn guess(&mut self, tokens: &[TokenId], prompt_len: usize, length: usize) -> Guess {
-        let tokens = self.0.draft(LOOKUP, Prefix { tokens, prompt_len, with_features: 0 }, length);
-        Guess { score: tokens.len() as f64, tokens }
     }
 }
 

@@ -38,11 +38,6 @@ pub struct Parameters {
     pub drafters: usize,
     /// The probability that a draft token is the target's. Default: 0.8.
     pub acceptance: Option<f64>,
-    /// The probability that the first token of a guess from earlier text is the target's, for
-    /// methods that guess.
-    pub lookup_hits: f64,
-    /// The same for each further token of a guess.
-    pub lookup_run: f64,
     /// The draft length in tokens.
     pub draft_tokens: usize,
     /// The number of tokens to generate.
@@ -79,8 +74,6 @@ impl Default for Parameters {
             draft_next_ms: None,
             drafters: 1,
             acceptance: None,
-            lookup_hits: LOOKUP_HITS,
-            lookup_run: LOOKUP_RUN,
             draft_tokens: 5,
             max_tokens: 100,
             seed: 0,
@@ -100,8 +93,6 @@ const TARGET_MS: f64 = 30.0;
 const DRAFT_MS: f64 = 3.0;
 const ACCEPTANCE: f64 = 0.8;
 const LAYERS: usize = 32;
-const LOOKUP_HITS: f64 = 0.1;
-const LOOKUP_RUN: f64 = 0.7;
 /// Largest number of devices for each role.
 const MAX_DEVICES: usize = 1024;
 
@@ -113,7 +104,7 @@ pub(crate) fn busy_targets(target_ns: u64, draft_ns: u64, lookahead: usize) -> u
 
 impl Parameters {
     /// The names of all parameters, in the order of [`Parameters::values`].
-    pub const NAMES: [&str; 22] = [
+    pub const NAMES: [&str; 20] = [
         "method",
         "target-ms",
         "target-first-ms",
@@ -124,8 +115,6 @@ impl Parameters {
         "draft-next-ms",
         "drafters",
         "acceptance",
-        "lookup-hits",
-        "lookup-run",
         "draft-tokens",
         "max-tokens",
         "seed",
@@ -141,7 +130,7 @@ impl Parameters {
     /// Returns all values as text, in the order of [`Parameters::NAMES`]. A value that comes from a
     /// calibration is empty.
     #[must_use]
-    pub fn values(&self, calibrated: bool) -> [String; 22] {
+    pub fn values(&self, calibrated: bool) -> [String; 20] {
         let or = |given: Option<f64>, default: f64| match given {
             Some(value) => value.to_string(),
             None if calibrated => String::new(),
@@ -164,8 +153,6 @@ impl Parameters {
             optional(self.draft_next_ms),
             self.drafters.to_string(),
             or(self.acceptance, ACCEPTANCE),
-            self.lookup_hits.to_string(),
-            self.lookup_run.to_string(),
             self.draft_tokens.to_string(),
             self.max_tokens.to_string(),
             self.seed.to_string(),
@@ -205,7 +192,6 @@ impl Parameters {
             drafters: vec![drafter; self.drafters],
             targets: vec![target; targets],
             acceptance: vec![acceptance],
-            lookup: AcceptanceModel::ByPosition(vec![self.lookup_hits, self.lookup_run]),
             draft_tokens: self.draft_tokens,
             max_tokens: self.max_tokens,
             seed: self.seed,

@@ -162,18 +162,6 @@ fn best_draft_lengths_come_from_a_recorded_run() {
     assert!(error.contains("`calibration` is not set, but must be a file"), "{error}");
 }
 
-/// Guesses that are never right change nothing if rows are free, and right ones are faster everywhere.
-#[test]
-fn guesses_gain_where_they_are_right() {
-    let table = PaperTable::PearlGuesses.simulate(40, None).unwrap();
-    for row in &table.rows {
-        eprintln!("| {} |", row.join(" | "));
-        let [never, rarely, often] = [4, 5, 6].map(|column| row[column].parse::<f64>().unwrap());
-        assert!(never <= rarely && rarely < often, "{row:?}");
-        assert!(row[2] != "0 %" || never == 1.0, "{row:?}");
-    }
-}
-
 /// With a fast link, plain decoding gains from every further host; with a slow one, gathering ends the gain.
 #[test]
 fn hosts_gain_as_their_link_allows() {

@@ -10,7 +10,7 @@ use forerun_decode::{
 };
 use forerun_sim::{
     AcceptanceModel, Cancellation, Cost, Device, ForwardCost, Oracle, SharedDevices, SimCluster,
-    SimulatedLookup, SimulatedMethod, Simulation,
+    SimulatedMethod, Simulation,
 };
 use proptest::prelude::*;
 use std::ops::ControlFlow;
@@ -86,26 +86,6 @@ drafter |dddDDDdddxxx|
 target  |sssSSSSSSsss|
 ";
     assert_eq!(cluster.trace().to_ascii(MS), timeline);
-}
-
-/// A decoder with guesses, which are right at the positions with a `y`.
-fn guessing(length: usize, acceptance: &str, guesses: &str) -> Pearl {
-    let (_, oracle) = cluster(recorded(acceptance), 1, MS, 3 * MS);
-    let lookup = SimulatedLookup::new(&oracle, recorded(guesses));
-    pearl(length, "paper,pre-verify-lookup").with_guesser(Box::new(lookup))
-}
-
-/// A guess that is right while the drafter is wrong commits its tokens, and the drafter restarts
-/// after them. A wrong guess changes nothing. A guess that the drafter agrees with lets it go on.
-#[test]
-fn a_pass_after_a_rejection_commits_right_guesses() {
-    let (acceptance, guesses) = ("nyyyyyn", "yynnnnn");
-    let (committed, rows, _) = rounds(&mut guessing(3, acceptance, guesses), acceptance, 3);
-    assert_eq!((committed, rows), (vec![3, 1, 3], vec![3, 3, 2]));
-    let (acceptance, guesses) = ("yyyyyyy", "ynnnnnn");
-    let (committed, rows, cluster) = rounds(&mut guessing(3, acceptance, guesses), acceptance, 2);
-    assert_eq!((committed, rows), (vec![2, 2], vec![3, 1]));
-    assert_eq!(cluster.now_ns(), 6 * MS);
 }
 
 /// Table 9: the first eight steps of "x+y = 4z, x*y = 4z^2, express x-y in z", word by word.
@@ -280,7 +260,6 @@ fn devices_are_shared_without_conflicts_as_in_appendix_g() {
             drafters: vec![Cost::constant(60 * MS)],
             targets: vec![Cost::constant(60 * MS * gamma as u64)],
             acceptance: vec![AcceptanceModel::Iid(0.8)],
-            lookup: AcceptanceModel::Iid(0.0),
             draft_tokens: gamma,
             max_tokens: 100,
             seed: 4,

@@ -350,7 +350,6 @@ fn fitted_costs_are_those_of_the_recorded_devices() {
                 drafters: vec![drafter.clone()],
                 targets: vec![target.clone()],
                 acceptance: vec![AcceptanceModel::Recorded(record.clone())],
-                lookup: AcceptanceModel::Iid(0.0),
                 draft_tokens,
                 max_tokens: 60,
                 seed: 0,

@@ -13,7 +13,6 @@ fn simulation(method: SimulatedMethod, acceptance: f64, ratio: u64, length: usiz
         drafters: vec![Cost::constant(MS)],
         targets: vec![Cost::constant(ratio * MS)],
         acceptance: vec![AcceptanceModel::Iid(acceptance)],
-        lookup: AcceptanceModel::Iid(0.0),
         draft_tokens: length,
         max_tokens: 240,
         seed: 1,

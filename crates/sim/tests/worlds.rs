@@ -10,12 +10,12 @@ use forerun_core::testing::env_number;
 use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
     Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength,
-    PearlOptions, PreVerify, Sequence, Speculative, SpeculativeDraftLength, Ssd, TreeLimits,
-    generate, typical_tree,
+    PearlOptions, Sequence, Speculative, SpeculativeDraftLength, Ssd, TreeLimits, generate,
+    typical_tree,
 };
 use forerun_sim::{
     AcceptanceModel, Calibration, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost,
-    Oracle, SimCluster, SimulatedLookup,
+    Oracle, SimCluster,
 };
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -63,8 +63,6 @@ pub(super) struct World {
     target: Cost,
     pub(super) replicas: usize,
     acceptance: AcceptanceModel,
-    /// How often guesses from earlier text are right, for PEARL with guesses.
-    lookup: AcceptanceModel,
     /// The factor by which a pass takes longer while another device works: above 1, idle devices
     /// lend their cores.
     slowdown: f64,
@@ -89,8 +87,6 @@ impl World {
         let expected_passes = wrong_by * draft_ns / TARGET_NS;
         let (text, depth) = text(random);
         let replicas = 1 + (random.uniform() * 4.0) as usize;
-        let hits = if random.chance(0.3) { 0.0 } else { random.between(0.0, 0.5) };
-        let lookup = AcceptanceModel::ByPosition(vec![hits, random.between(0.3, 0.95)]);
         let rank_power = random.log_between(0.3, 3.0);
         let acceptance = AcceptanceModel::Varying { text, depth, rank_power };
         let (name, slowdown) = (format!("world {seed}"), 1.0);
@@ -102,7 +98,6 @@ impl World {
             target,
             replicas,
             acceptance,
-            lookup,
             slowdown,
             interruptions,
             seed,
@@ -199,7 +194,6 @@ impl World {
             target,
             replicas: 1,
             acceptance: AcceptanceModel::Varying { text, depth: vec![1.0], rank_power: 1.0 },
-            lookup: AcceptanceModel::Iid(0.0),
             slowdown: 1.7,
             interruptions: Vec::new(),
             seed,
@@ -226,7 +220,6 @@ impl World {
             target: cost(calibration.target_cost().unwrap()),
             replicas: 1,
             acceptance: AcceptanceModel::Varying { text, depth: vec![1.0], rank_power: 1.0 },
-            lookup: AcceptanceModel::Iid(0.0),
             slowdown: 1.0,
             interruptions: Vec::new(),
             seed: prompt,
@@ -302,14 +295,6 @@ impl World {
                 let shape = DraftShape::Chain { length };
                 Box::new(Ssd::new(SpeculativeDraftLength::new(shape, mode)))
             }
-            GUESSES => {
-                let oracle = Oracle { seed: self.seed, drafters: Vec::new() };
-                let lookup = SimulatedLookup::new(&oracle, self.lookup.clone());
-                let options =
-                    PearlOptions { pre_verify: PreVerify::PromptLookup, ..PearlOptions::default() };
-                let policy = PearlDraftLength::new(length, mode, true);
-                Box::new(Pearl::new(options, policy).with_guesser(Box::new(lookup)))
-            }
             _ => Box::new(Auto::new(vec![
                 Box::new(speculative(mode, length)),
                 Box::new(pearl(mode, length)),
@@ -335,14 +320,12 @@ fn pearl(mode: DraftLength, length: usize) -> Pearl {
     Pearl::new(PearlOptions::default(), PearlDraftLength::new(length, mode, true))
 }
 
-const METHODS: [&str; 7] =
-    ["speculative", "pearl", "dsi", "ssd", "auto", "pearl with guesses", "trees"];
+const METHODS: [&str; 6] = ["speculative", "pearl", "dsi", "ssd", "auto", "trees"];
 /// The number of methods that `auto` chooses from: the first ones.
 const CANDIDATES: usize = 3;
 const SSD: usize = 3;
 const AUTO: usize = 4;
-const GUESSES: usize = 5;
-const TREES: usize = 6;
+const TREES: usize = 5;
 /// The largest tree.
 const NODES: usize = 64;
 
@@ -545,7 +528,6 @@ fn drafts_that_are_mostly_empty() {
             target: Cost::constant(TARGET_NS as u64),
             replicas: 1,
             acceptance: AcceptanceModel::Drafts((0..TOKENS).map(draft).collect()),
-            lookup: AcceptanceModel::Iid(0.0),
             slowdown: 1.0,
             interruptions: Vec::new(),
             seed: 0,
@@ -574,12 +556,6 @@ fn pearl_in_random_worlds() {
 fn pearl_tries_more_rows_before_it_pauses_for_good() {
     let comparison = compare(&World::random(1428), 1);
     assert!(comparison.to_plain > 2.0 && comparison.to_best > 0.9, "{comparison}");
-}
-
-#[test]
-fn pearl_with_guesses_in_random_worlds() {
-    let bounds = Bounds { to_plain: 0.95, mean_to_best: 0.95, below_best: 0.3 };
-    check_random(GUESSES, 12, &bounds);
 }
 
 #[test]
@@ -613,7 +589,7 @@ fn recorded_pair() {
     let text = include_str!("../../../docs/bench/demonstration-calibration.toml");
     let calibration = Calibration::parse(text).unwrap();
     let bounds = Bounds { to_plain: 1.0, mean_to_best: 0.9, below_best: 1.0 };
-    for method in 0..GUESSES {
+    for method in 0..TREES {
         let world = |prompt| World::recorded(&calibration, prompt);
         check(method, &compare_all(world, 0..3, method), &bounds);
     }

@@ -137,9 +137,7 @@ pub struct EngineArguments {
     /// Variant of `--method pearl`.
     ///
     /// With `eager`, a round ends with the target's forward pass; with `paper`, drafter and target
-    /// wait for each other. Add `,no-pre-verify` or `,no-post-verify` to leave out that part. Add
-    /// `,pre-verify-lookup` or `,pre-verify-suffix` to guess tokens from earlier text (prompt
-    /// lookup, suffix decoding) while there is no draft token to verify.
+    /// wait for each other. Add `,no-pre-verify` or `,no-post-verify` to leave out that part.
     #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = headings::DRAFTING)]
     pub(crate) pearl: PearlOptions,
 

@@ -109,14 +109,6 @@ pub(crate) struct SimulatedRunArguments {
     #[arg(long, value_name = "P")]
     pub(crate) acceptance: Option<f64>,
 
-    /// Probability that the first token of a guess agrees with the target, for `pearl-lookup`.
-    #[arg(long, value_name = "P", default_value_t = 0.1)]
-    pub(crate) lookup_hits: f64,
-
-    /// Probability that each further token of a guess agrees with the target.
-    #[arg(long, value_name = "P", default_value_t = 0.7)]
-    pub(crate) lookup_run: f64,
-
     /// Number of tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = values::count(1..=1_000_000))]
     pub(crate) max_tokens: usize,

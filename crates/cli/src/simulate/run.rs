@@ -85,8 +85,6 @@ fn parameters(arguments: &SimulatedRunArguments) -> Parameters {
         draft_next_ms: arguments.draft_next_ms,
         drafters: arguments.drafters,
         acceptance: arguments.acceptance,
-        lookup_hits: arguments.lookup_hits,
-        lookup_run: arguments.lookup_run,
         draft_tokens: arguments.draft_tokens,
         max_tokens: arguments.max_tokens,
         seed: arguments.seed,

@@ -42,7 +42,7 @@ const COMPARED: usize = 600;
 pub(crate) const OPTION_TOPICS: [&str; 2] = ["the root's ", "prompt counted"];
 /// Topics of mutants, with the pair, the temperature and the number of sampled tokens that show each of them. Seeded answers show
 /// the [`OPTION_TOPICS`]; known models show all others (`known_mutants`).
-const FOUND: [(&str, Pair, f32, usize); 19] = [
+const FOUND: [(&str, Pair, f32, usize); 15] = [
     (OPTION_TOPICS[0], HALF, 0.5, 1_000),
     (OPTION_TOPICS[1], HALF, 0.5, 1_000),
     ("ratio test on", HALF, 0.5, 2_000),
@@ -51,16 +51,12 @@ const FOUND: [(&str, Pair, f32, usize); 19] = [
     ("block verification, StopsAtFirst", HALF, 0.5, 4_000),
     ("low confidence dropped", HALF, 0.5, 8_000),
     ("block verification, NoResidual", HALF, 0.5, 16_000),
-    ("PEARL's guess has", HALF, 0.25, 16_000),
     ("lookup, ", HALF, 0.25, 16_000),
     ("residual not subtracted", HALF, 0.5, 32_000),
     ("uniform reused between positions", HALF, 0.5, 32_000),
     ("Draft uniform reused between siblings", HALF, 0.25, 100_000),
     ("uniform reused between PEARL's positions", HALF, 0.25, 100_000),
     ("keys of tests by position", HALF, 0.25, 100_000),
-    ("guess, TargetRow", HALF, 0.25, 100_000),
-    ("guess, OneKey", HALF, 0.25, 100_000),
-    ("guess, KeepsGuess", HALF, 0.25, 100_000),
     ("block verification, TokenResidual", HALF, 0.15, 100_000),
 ];
 /// The largest number of sampled tokens, unless `FORERUN_CASES` is larger.

@@ -183,12 +183,6 @@ fn mutant_the_residual_is_not_subtracted() {
     assert_caught("residual not subtracted");
 }
 
-#[test]
-fn mutants_of_guesses() {
-    assert_caught("guess, ");
-    assert_caught("PEARL's guess has the draft token's key");
-}
-
 /// A lookup's token that is tested as the drafter's, or chosen by what the drafter has drawn.
 #[test]
 fn mutants_of_lookups() {

@@ -122,10 +122,9 @@ fn changes_options(name: &str) -> bool {
 
 /// Topics of mutants that need many answers, with their number for each rule of verification. All others show with
 /// [`FEW_ANSWERS`].
-const ANSWERS: [(&str, usize); 10] = [
+const ANSWERS: [(&str, usize); 9] = [
     ("accept uniform shared by drafters", 8_000),
     ("low confidence dropped", 4_000),
-    ("guess, ", 4_000),
     ("Draft uniform reused between siblings", 8_000),
     ("block verification, NoMinimum", 30_000),
     ("repeated sibling tested once", 30_000),

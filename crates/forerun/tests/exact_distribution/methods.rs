@@ -6,7 +6,6 @@ use forerun_decode::{
     DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions,
     PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, Ssd,
 };
-use forerun_draft::PromptLookup;
 
 pub(crate) fn speculative(shape: &DraftShape) -> Box<dyn Decoder> {
     Box::new(Speculative::new(SpeculativeDraftLength::new(shape.clone(), DraftLength::Fixed)))
@@ -35,14 +34,10 @@ pub(crate) fn iid(branching: &[usize]) -> DraftShape {
 }
 
 pub(crate) fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {
-    Box::new(fixed_pearl(length, options))
-}
-
-fn fixed_pearl(length: usize, options: &str) -> Pearl {
     let options: PearlOptions = options.parse().unwrap();
     let eager = options.schedule == PearlSchedule::Eager;
     let draft_length = PearlDraftLength::new(length, DraftLength::Fixed, eager);
-    Pearl::new(options, draft_length)
+    Box::new(Pearl::new(options, draft_length))
 }
 
 /// Guesses that the text counts on from its last token.
@@ -54,28 +49,6 @@ impl Guesser for Counting {
         let tokens = (1..=length as TokenId).map(|step| (last + step) % VOCAB as TokenId).collect();
         Guess { tokens, score: length as f64 }
     }
-}
-
-/// PEARL with guesses, which counts or looks up.
-pub(crate) fn guessing_pearl(
-    length: usize,
-    options: &str,
-    counts: bool,
-    waits: bool,
-) -> Box<dyn Decoder> {
-    let guesser: Box<dyn Guesser> =
-        if counts { Box::new(Counting) } else { Box::new(PromptLookup) };
-    pearl_with_guesser(length, options, guesser, waits)
-}
-
-pub(crate) fn pearl_with_guesser(
-    length: usize,
-    options: &str,
-    guesser: Box<dyn Guesser>,
-    waits: bool,
-) -> Box<dyn Decoder> {
-    let pearl = fixed_pearl(length, options).with_guesser(guesser);
-    Box::new(if waits { pearl.reproducible() } else { pearl })
 }
 
 pub(crate) fn dsi(replicas: usize, lookahead: usize) -> Dsi {

@@ -6,7 +6,7 @@ use crate::drafters::{
 };
 use crate::exactness::{assert_exact, assert_exact_in_any_order};
 use crate::experiment::Experiment;
-use crate::methods::{InTurn, dsi, guessing_pearl, pearl, ssd};
+use crate::methods::{InTurn, dsi, pearl, ssd};
 use crate::options::{more_options, sampling, with_runs};
 use crate::tables::{DRAFT_MODEL, FeatureTable, VOCAB};
 use forerun_core::testing::is_complete;
@@ -70,32 +70,6 @@ fn pearl_is_exact() {
         assert_exact_in_any_order(&name, &model_drafter, &decoder);
     }
     assert_exact("pearl, prompt-lookup", &|| Box::new(PromptLookup), &|| pearl(2, "eager"));
-}
-
-/// Guesses that the drafter confirms, contradicts or is late for, and that are longer or shorter than its chain.
-#[test]
-fn pearl_with_guesses_is_exact() {
-    let variants = ["eager", "paper", "paper,no-post-verify"];
-    for (options, length) in variants.into_iter().flat_map(|o| [1, 2, 3].map(|length| (o, length)))
-    {
-        let options = format!("{options},pre-verify-lookup");
-        for (counts, waits) in [(false, false), (true, false), (true, true)] {
-            let name = format!("pearl, {options}, counts {counts}, waits {waits}, chain {length}");
-            let decoder = || guessing_pearl(length, &options, counts, waits);
-            assert_exact(&name, &model_drafter, &decoder);
-            assert_exact_in_any_order(&name, &model_drafter, &decoder);
-        }
-    }
-    let decoder = || guessing_pearl(2, "eager,pre-verify-lookup", true, false);
-    assert_exact_in_any_order("pearl, guesses, prompt-lookup", &lookup_drafter, &decoder);
-    for number in 0..VOCAB {
-        let after = || failing_after(number, &model_drafter);
-        let name = format!("pearl, guesses, fails after {number} jobs");
-        assert_exact_in_any_order(&name, &after, &decoder);
-        let token = number as TokenId;
-        let name = format!("pearl, guesses, fails on token {token}");
-        assert_exact_in_any_order(&name, &|| failing_on(token), &decoder);
-    }
 }
 
 /// Each round has another drafter. The first one may fail.

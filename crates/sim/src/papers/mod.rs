@@ -5,7 +5,6 @@
 //! implementation would reach. A published value above it cannot be explained by the method alone.
 
 mod composed;
-mod compositions;
 mod divisions;
 mod dsi;
 mod easyspec;
@@ -76,8 +75,6 @@ pub enum PaperTable {
     PearlFeatures,
     /// Compositions of the papers, compared with each paper alone in its own setting. They are in no paper.
     Composed,
-    /// PEARL with guesses from earlier text, compared with PEARL. It is in no paper.
-    PearlGuesses,
     /// A 70B target with an 8B drafter on 2 to 16 hosts. It is in no paper.
     Hosts,
     /// A target with a quarter-size drafter on 4 to 64 cores, from measured costs. It is in no paper.
@@ -88,7 +85,7 @@ pub enum PaperTable {
 
 impl PaperTable {
     /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 23] = [
+    pub const NAMES: [(Self, &str); 22] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
         (Self::PearlAblations, "pearl-4"),
@@ -108,7 +105,6 @@ impl PaperTable {
         (Self::SsdPairs, "ssd-pairs"),
         (Self::PearlFeatures, "pearl-features"),
         (Self::Composed, "composed"),
-        (Self::PearlGuesses, "pearl-guesses"),
         (Self::Hosts, "hosts"),
         (Self::Cores, "cores"),
         (Self::Gpus, "gpus"),
@@ -161,7 +157,6 @@ impl PaperTable {
             Self::SsdPairs => ssd::pairs(texts),
             Self::PearlFeatures => parallelspec::pearl_features(texts),
             Self::Composed => composed::composed(texts),
-            Self::PearlGuesses => compositions::guesses(texts),
             Self::Hosts => hosts::fastest(texts),
             Self::Cores => machines::cores(texts),
             Self::Gpus => machines::gpus(texts),
@@ -203,7 +198,6 @@ fn simulation(
         drafters: vec![drafter],
         targets,
         acceptance: vec![acceptance],
-        lookup: AcceptanceModel::Iid(0.0),
         draft_tokens: 0,
         max_tokens: 256,
         seed: 0,

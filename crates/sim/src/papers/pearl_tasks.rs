@@ -35,7 +35,6 @@ impl LlamaPair {
             drafters: vec![Cost::constant((1e9 / self.draft_speed) as u64)],
             targets: vec![Cost::constant((1e9 / self.target_speed) as u64)],
             acceptance: vec![AcceptanceModel::Iid(acceptance)],
-            lookup: AcceptanceModel::Iid(0.0),
             draft_tokens: gamma,
             max_tokens: TOKENS,
             seed: 0,

@@ -91,7 +91,6 @@ impl Heatmaps {
             drafters: vec![Cost::constant(draft_ns)],
             targets: vec![Cost::constant(TARGET_NS); replicas],
             acceptance: vec![AcceptanceModel::Iid(acceptance)],
-            lookup: AcceptanceModel::Iid(0.0),
             draft_tokens: lookahead,
             max_tokens: self.tokens,
             seed: 0,

@@ -18,8 +18,8 @@ use forerun_core::{
 };
 use forerun_decode::{
     Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Finish, Limits, Pearl,
-    PearlDraftLength, PearlOptions, PearlSchedule, PreVerify, Sequence, Speculative,
-    SpeculativeDraftLength, Statistics, VerificationRecord, next_tokens,
+    PearlDraftLength, PearlOptions, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength,
+    Statistics, VerificationRecord, next_tokens,
 };
 use forerun_draft::{
     EagleDrafter, LookaheadDrafter, ModelDrafter, OuroborosDrafter, PromptLookup, SuffixDrafter,
@@ -81,7 +81,7 @@ impl World {
         let randomness = KeyedRandomness { seed, sample: choices.below(3) as u32 };
         let pearl = PearlOptions {
             schedule: choices.of(&[PearlSchedule::Eager, PearlSchedule::Paper]),
-            pre_verify: choices.of(&[PreVerify::Off, PreVerify::Bare, PreVerify::PromptLookup]),
+            pre_verify: choices.below(3) > 0,
             post_verify: choices.below(3) > 0,
         };
         let dsi = Method::Dsi { drafters: 1 + choices.below(2), replicas: 1 + choices.below(3) };
@@ -174,7 +174,7 @@ impl World {
             Method::Pearl(options) => {
                 let eager = options.schedule == PearlSchedule::Eager;
                 let policy = PearlDraftLength::new(length, DraftLength::Fixed, eager);
-                let pearl = Pearl::new(options, policy).with_guesser(Box::new(PromptLookup));
+                let pearl = Pearl::new(options, policy);
                 Box::new(if self.reproducible { pearl.reproducible() } else { pearl })
             }
             Method::Dsi { drafters, replicas } => {

@@ -26,12 +26,11 @@ const PRESETS: [Name; 3] = [
     ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
 ];
 
-const SIMULATED_METHODS: [Name; 10] = [
+const SIMULATED_METHODS: [Name; 9] = [
     ("autoregressive", "One forward pass of the target per token, no drafts"),
     ("speculative", "Draft, then verify"),
     ("pearl", "Draft and verify at the same time; rounds end with the target's pass"),
     ("pearl-auto", "PEARL with automatic draft lengths up to `--draft-tokens`"),
-    ("pearl-lookup", "PEARL with guesses from earlier text in passes without unverified tokens"),
     ("pearl-paper", "PEARL as published: rounds wait for all draft tokens"),
     ("pearl-no-pre-verify", "PEARL without pre-verify"),
     ("pearl-no-post-verify", "PEARL without post-verify"),
@@ -53,7 +52,7 @@ pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
     NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
-const PAPER_TABLES: [Name; 23] = [
+const PAPER_TABLES: [Name; 22] = [
     ("pearl-1", "PEARL, table 1: speed"),
     ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
     ("pearl-4", "PEARL, table 4: ablations"),
@@ -76,7 +75,6 @@ const PAPER_TABLES: [Name; 23] = [
         "PEARL with drafters that read the target's features, against speculative decoding",
     ),
     ("composed", "The papers combined, against each alone"),
-    ("pearl-guesses", "PEARL with guesses from earlier text, compared with PEARL"),
     ("hosts", "A 70B target with an 8B drafter on 2 to 16 hosts"),
     ("cores", "A target with a drafter of a quarter of its size on 2 to 64 cores"),
     ("gpus", "An 8B target with a 1.2B drafter on one to eight GPUs"),

@@ -1,6 +1,6 @@
 //! Mutants of keys: two decisions depend on one number.
 
-use crate::methods::{chain, dsi, iid, pearl, pearl_with_guesser, speculative};
+use crate::methods::{chain, dsi, iid, pearl, speculative};
 use crate::mutants::{Mutant, Setup, SharedModels};
 use forerun_core::{DraftShape, Key, Purpose, Verification};
 use forerun_decode::Decoder;
@@ -20,7 +20,6 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
             if key.purpose == Purpose::Draft { Key { candidate: 0, ..key } } else { key }
         }),
         Mutant::of_keys("accept uniform shared by drafters", two_drafters(models), first_accept),
-        Mutant::of_keys("PEARL's guess has the draft token's key", guesses(models), first_accept),
     ];
     // As in PEARL's published code: the position that is pre-verified shares its uniform with the next one.
     for options in ["eager", "paper"] {
@@ -60,12 +59,4 @@ fn two_drafters(models: &SharedModels) -> Setup {
     let models = Rc::clone(models);
     setup.drafters.push(Rc::new(move || models.other_drafter()));
     setup
-}
-
-/// PEARL with guesses.
-fn guesses(models: &SharedModels) -> Setup {
-    let guessing = Rc::clone(models);
-    let options = "eager,pre-verify-lookup";
-    let decoder = move || pearl_with_guesser(2, options, guessing.guesser(), false);
-    Setup::with_model(models, decoder).in_parallel()
 }

@@ -6,7 +6,6 @@
 mod blocks;
 mod drafts;
 mod explicit;
-mod guesses;
 mod keys;
 mod lookups;
 mod residual;
@@ -45,7 +44,7 @@ pub(crate) trait Models {
     /// Returns a drafter with the draft model and approximate layers.
     fn layer_parallel_drafter(&self) -> Box<dyn Drafter>;
 
-    /// Returns what guesses tokens for PEARL.
+    /// Returns what guesses tokens in place of drafts.
     fn guesser(&self) -> Box<dyn Guesser>;
 }
 
@@ -148,7 +147,6 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
         keys::mutants,
         drafts::mutants,
         residual::mutants,
-        guesses::mutants,
         lookups::mutants,
         blocks::mutants,
         sampling::mutants,
