@@ -11,13 +11,10 @@
 //! What is known of one drafter says nothing about another. So each is tried, and tried again after 512 tokens of other drafters, as far
 //! as the account of lost time allows.
 
-use crate::{
-    AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence, dsi,
-    pearl, speculative,
-};
+use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
+use crate::{DecodeError, Decoder, Sequence, dsi, jobs::wasted, pearl, speculative};
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, Need, Outcome, Role, SequenceId, Ticket,
-    trace::SpanOutcome,
 };
 use forerun_plan::{Forecast, Knowledge, MethodChoice, StepKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +26,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     drafting: Drafting::DuringVerification,
     several_targets: false,
     offers: &[Need::SeveralDrafters],
+    combines_drafters: true,
     decoder: |options| fastest(&CHOICES, options),
 };
 
@@ -47,35 +45,30 @@ pub static AUTO_IN_TURNS: MethodEntry = MethodEntry {
 };
 
 /// The methods that `auto` chooses from.
-const CHOICES: [(Drafting, MakeDecoder); 3] = [
-    (Drafting::BeforeVerification, speculative::with_one_drafter),
-    (Drafting::DuringVerification, pearl::with_one_drafter),
-    (Drafting::DuringVerification, dsi::METHOD.decoder),
-];
+static CHOICES: [&MethodEntry; 3] = [&speculative::METHOD, &pearl::METHOD, &dsi::METHOD];
 
 /// The number of steps of a turn: PEARL and DSI verify drafts that they made during verification
 /// from the second one on.
 const TURN_STEPS: u32 = 4;
 
-/// Builds a decoder with one drafter.
-pub(crate) type MakeDecoder = fn(&DecoderOptions) -> Box<dyn AnswerDecoder>;
-
-/// Returns a decoder that uses the fastest of the methods with the fastest drafter. If the text of a seed depends on drafts, it must
-/// not follow the clock, so it is that of the first method and drafter.
+/// Returns a decoder that uses the fastest of the methods with the fastest drafter. If the text of a
+/// seed depends on drafts, it must not follow the clock, so it is that of the first method and
+/// drafter.
 pub(crate) fn fastest(
-    methods: &[(Drafting, MakeDecoder)],
+    methods: &[&MethodEntry],
     options: &DecoderOptions,
 ) -> Box<dyn AnswerDecoder> {
     let is_single = methods.len() == 1 && options.drafters() == 1;
-    if options.reproducible || is_single && !uses_repeated(methods[0].0, options) {
-        return methods[0].1(&options.of_drafter(options.drafter));
+    if options.reproducible || is_single && !uses_repeated(methods[0], options) {
+        return (methods[0].decoder)(&options.of_drafter(options.drafter));
     }
     Box::new(Auto::with_methods(methods, options))
 }
 
-/// Returns whether a method uses the drafters that are on the target's devices: if its rounds wait for the draft.
-fn uses_repeated(drafting: Drafting, options: &DecoderOptions) -> bool {
-    options.repeats_drafters && drafting == Drafting::BeforeVerification
+/// Returns whether a method uses the drafters that are on the target's devices: if its rounds wait
+/// for the draft.
+fn uses_repeated(method: &MethodEntry, options: &DecoderOptions) -> bool {
+    options.repeats_drafters && method.drafting == Drafting::BeforeVerification
 }
 
 /// Decodes with the fastest of several decoders. They may use several drafters, each of which may be on two devices.
@@ -168,12 +161,12 @@ impl Auto {
     }
 
     /// Creates a decoder that chooses between these methods, each with each of the drafters.
-    fn with_methods(methods: &[(Drafting, MakeDecoder)], options: &DecoderOptions) -> Self {
+    fn with_methods(methods: &[&MethodEntry], options: &DecoderOptions) -> Self {
         let drafters = options.drafter..options.drafter + options.drafters();
-        let candidates = methods.iter().flat_map(|&(drafting, method)| {
-            let offset = if uses_repeated(drafting, options) { options.drafters() } else { 0 };
+        let candidates = methods.iter().flat_map(|method| {
+            let offset = if uses_repeated(method, options) { options.drafters() } else { 0 };
             drafters.clone().map(move |drafter| {
-                let decoder = method(&options.of_drafter(drafter));
+                let decoder = (method.decoder)(&options.of_drafter(drafter));
                 Candidate { offset, ..Candidate::new(drafter, decoder) }
             })
         });
@@ -228,12 +221,14 @@ impl Auto {
     /// Passes on what a candidate has learned from a text of `tokens` tokens, and returns it.
     fn share_knowledge(&mut self, from: usize, tokens: usize) -> Option<Knowledge> {
         let place = self.candidates[from].place();
-        let known = self.candidates[from].decoder.knowledge()?;
+        let known = self.candidates[from].decoder.policy()?.knowledge();
         let reading = Reading { worked_until: tokens, unread_tokens: known.unread_tokens() };
         self.readings.insert(place, reading);
         for index in (0..self.candidates.len()).filter(|&index| index != from) {
             let known = self.of_candidate(index, from, tokens, &known);
-            self.candidates[index].decoder.adopt(&known);
+            if let Some(policy) = self.candidates[index].decoder.policy_mut() {
+                policy.adopt(&known);
+            }
         }
         Some(known)
     }
@@ -276,7 +271,7 @@ impl Auto {
         for index in 0..self.candidates.len() {
             let candidate = &self.candidates[index];
             let missed = tokens.saturating_sub(candidate.worked_until);
-            let forecast = candidate.decoder.forecast(missed);
+            let forecast = candidate.decoder.policy().and_then(|policy| policy.forecast(missed));
             let Some(unknown) = self.unknown_drafter(candidate) else {
                 self.forecasts[index] = forecast;
                 continue;
@@ -336,10 +331,12 @@ impl Decoder for Auto {
             if !is_fresh {
                 self.share_knowledge(current, tokens);
             }
-            if let Some(known) = self.candidates[current].decoder.knowledge() {
-                let known = self.of_candidate(next, current, tokens, &known);
+            if let Some(policy) = self.candidates[current].decoder.policy() {
+                let known = self.of_candidate(next, current, tokens, &policy.knowledge());
                 let Candidate { decoder, others_ns, .. } = &mut self.candidates[next];
-                decoder.start(&known, std::mem::take(others_ns) as f64);
+                if let Some(policy) = decoder.policy_mut() {
+                    policy.start(&known, std::mem::take(others_ns) as f64);
+                }
             }
         }
         Ok(())
@@ -392,8 +389,7 @@ impl WatchedCluster<'_> {
         while !self.jobs.tickets.is_empty()
             && let Ok(completion) = self.next_completion()
         {
-            let (ticket, outcome) = (completion.ticket, SpanOutcome::Wasted);
-            self.cluster.observe(Outcome { ticket, accepted: 0, outcome });
+            self.cluster.observe(wasted(completion.ticket));
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Autoregressive decoding: one target forward for each token. This is the baseline of the other
 //! decoders, and the reference for their output.
 
-use crate::{
-    AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence, jobs,
-};
-use forerun_core::{Cluster, Draft, Outcome, trace::SpanOutcome, verify};
+use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
+use crate::{DecodeError, Decoder, Sequence, jobs};
+use forerun_core::{Cluster, Draft, verify};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -13,6 +12,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     drafting: Drafting::None,
     several_targets: false,
     offers: &[],
+    combines_drafters: false,
     decoder: |_| Box::new(Autoregressive),
 };
 
@@ -30,12 +30,7 @@ impl Decoder for Autoregressive {
         let score = jobs::score(sequence, cluster, &draft.tree)?;
         let position = sequence.tokens().len();
         let verdict = verify(&draft, &score.output.rows, position, sequence.randomness());
-        sequence.commit(&draft, &verdict, &score.output);
-        cluster.observe(Outcome {
-            ticket: score.ticket,
-            accepted: 0,
-            outcome: SpanOutcome::Accepted,
-        });
+        jobs::commit(&draft, &verdict, &score.output, [score.ticket], sequence, cluster);
         Ok(())
     }
 }

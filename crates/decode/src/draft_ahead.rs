@@ -3,10 +3,9 @@
 use crate::jobs::{self, DraftRequest};
 use crate::{DecodeError, Sequence};
 use forerun_core::{
-    Cluster, Completion, Draft, DraftShape, Features, Outcome, TargetFeedback, Ticket, TokenId,
-    TokenTree, trace::SpanOutcome,
+    Cluster, Completion, Draft, DraftShape, Features, Outcome, Scores, TargetFeedback, Ticket,
+    TokenId, TokenTree, trace::SpanOutcome,
 };
-use forerun_plan::JobTime;
 use std::collections::VecDeque;
 
 /// A chain of draft tokens after the committed ones. Draft jobs extend it one after another.
@@ -39,10 +38,40 @@ pub(crate) struct DraftAhead {
     failed: bool,
     /// Whether every job drafts a single token.
     one_token_per_job: bool,
+    /// Whether a job in which the drafter reads what it has missed goes on when the chain ends.
+    /// Otherwise a drafter that reads for longer than the target takes for a token would never begin.
+    reads_on: bool,
 }
 
 /// A job that reads more committed tokens than this first is not cancelled when the chain ends.
 const UNREAD_TOKENS: usize = 2;
+
+/// How many tokens a chain should have.
+pub(crate) struct DraftedLengths {
+    /// The number of tokens to wait for.
+    pub(crate) min: usize,
+    /// The number of tokens to draft while there is time.
+    pub(crate) max: usize,
+    /// The number of tokens of one job.
+    pub(crate) per_job: usize,
+}
+
+/// What committed tokens say of a chain.
+pub(crate) struct ChainVerdict {
+    /// The positions of the tested tokens in the jobs that drafted them, from 0.
+    pub(crate) tested: Vec<usize>,
+    /// Whether the last tested token was rejected. All others were accepted.
+    pub(crate) rejected: bool,
+    /// The number of tokens that were committed after the accepted ones.
+    pub(crate) further: usize,
+}
+
+impl ChainVerdict {
+    /// Returns whether the chain continues after the committed tokens.
+    pub(crate) fn continues(&self) -> bool {
+        self.further == 0
+    }
+}
 
 /// A completed draft job.
 struct DraftJob {
@@ -70,7 +99,13 @@ impl DraftAhead {
             reported: false,
             failed: false,
             one_token_per_job: false,
+            reads_on: false,
         }
+    }
+
+    /// From now on, a job in which the drafter reads what it has missed goes on when the chain ends.
+    pub(crate) fn reading_on(self) -> Self {
+        Self { reads_on: true, ..self }
     }
 
     /// From now on, drafts a single token in every job.
@@ -122,9 +157,61 @@ impl DraftAhead {
         self.chain.tree.len()
     }
 
-    /// Returns the positions of the first `count` tokens of the chain in the jobs that drafted them, from 0.
-    pub(crate) fn positions(&self, count: usize) -> Vec<usize> {
-        self.positions.iter().take(count).copied().collect()
+    /// Returns whether there is no draft token after the committed ones.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the draft tokens as a tree to score.
+    pub(crate) fn tree(&self) -> TokenTree {
+        self.chain.tree.clone()
+    }
+
+    /// Drafts until the chain has `length` tokens, or cannot have more.
+    pub(crate) fn draft(
+        &mut self,
+        length: usize,
+        per_job: usize,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        loop {
+            self.continue_to(sequence, length, per_job, cluster)?;
+            if self.is_done(sequence, length) {
+                return Ok(());
+            }
+            let completion = cluster.next_completion()?;
+            self.handle_completion(sequence, completion)?;
+        }
+    }
+
+    /// Drafts while the target scores a tree of `nodes` nodes, until it has ended and enough is
+    /// drafted. Returns the scores.
+    pub(crate) fn draft_until_scored(
+        &mut self,
+        scoring: Ticket,
+        nodes: usize,
+        &DraftedLengths { min, max, per_job }: &DraftedLengths,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<Scores, DecodeError> {
+        let mut scores = None;
+        loop {
+            if scores.is_none() || self.len() < min {
+                self.continue_to(sequence, max, per_job, cluster)?;
+            }
+            if self.is_done(sequence, min)
+                && let Some(scores) = scores.take()
+            {
+                return Ok(scores);
+            }
+            let completion = cluster.next_completion()?;
+            if completion.ticket == scoring {
+                scores = Some(jobs::score_reply(sequence, nodes, completion)?.output);
+            } else {
+                self.handle_completion(sequence, completion)?;
+            }
+        }
     }
 
     /// Submits a job that extends the chain towards `length` tokens, by up to `per_job` tokens.
@@ -163,36 +250,23 @@ impl DraftAhead {
         self.failed || self.exhausted || is_empty || self.len() >= useful_length(sequence, length)
     }
 
-    /// Handles a completion if it is of the job in flight. Returns the number of drafted tokens and
-    /// the time that they took. Reports a job that failed.
+    /// Handles a completion if it is of the job in flight. Reports a job that failed.
     pub(crate) fn handle_completion(
         &mut self,
         sequence: &mut Sequence,
         completion: Completion,
-    ) -> Result<Option<(usize, JobTime)>, DecodeError> {
-        if self.reading == Some(completion.ticket) {
-            self.reading = None;
-            return Ok(self.finish_reading(sequence, completion));
+    ) -> Result<(), DecodeError> {
+        if self.reading.take_if(|reading| *reading == completion.ticket).is_some() {
+            // The tokens are not used. If the job has failed, the next one will report that.
+            if jobs::draft_reply(self.drafter, sequence, completion).is_ok() {
+                self.read = self.read.max(self.reads_to);
+            }
+        } else if self.running.take_if(|running| *running == completion.ticket).is_some()
+            && let Err(error) = self.extend(sequence, completion)
+        {
+            self.fail(sequence, error)?;
         }
-        if self.running != Some(completion.ticket) {
-            return Ok(None);
-        }
-        self.running = None;
-        match self.extend(sequence, completion) {
-            Ok(drafted) => Ok(Some(drafted)),
-            Err(error) => self.fail(sequence, error).map(|()| None),
-        }
-    }
-
-    /// Discards the tokens of a completed job that let the drafter read. If it failed, the next one will report that.
-    fn finish_reading(
-        &mut self,
-        sequence: &mut Sequence,
-        completion: Completion,
-    ) -> Option<(usize, JobTime)> {
-        let reply = jobs::draft_reply(self.drafter, sequence, completion).ok()?;
-        self.read = self.read.max(self.reads_to);
-        Some((reply.output.tree.len(), reply.time))
+        Ok(())
     }
 
     /// Adds the tokens of a completed job to the chain.
@@ -200,7 +274,7 @@ impl DraftAhead {
         &mut self,
         sequence: &mut Sequence,
         completion: Completion,
-    ) -> Result<(usize, JobTime), DecodeError> {
+    ) -> Result<(), DecodeError> {
         let reply = jobs::draft_reply(self.drafter, sequence, completion)?;
         if !reply.output.tree.is_chain() {
             return Err(DecodeError::Answer("the draft is not a chain"));
@@ -211,7 +285,7 @@ impl DraftAhead {
         self.positions.extend(0..drafted);
         self.empty_with = (drafted == 0).then(|| known_features(sequence));
         self.jobs.push_back(DraftJob { ticket: reply.ticket, remaining: drafted, accepted: 0 });
-        Ok((drafted, reply.time))
+        Ok(())
     }
 
     /// Continues after a failed job.
@@ -227,8 +301,29 @@ impl DraftAhead {
         Ok(())
     }
 
+    /// Moves the chain past the committed tokens. If it does not contain all of them, it restarts
+    /// after them.
+    pub(crate) fn advance(
+        &mut self,
+        committed: &[TokenId],
+        cluster: &mut dyn Cluster,
+    ) -> ChainVerdict {
+        let agreed = common_prefix_len(self.tokens(), committed);
+        let further = committed.len() - agreed;
+        let rejected = further > 0 && agreed < self.len();
+        let tested = self.positions.iter().take(agreed + usize::from(rejected)).copied().collect();
+        self.accept(agreed, cluster);
+        if further > 0 {
+            let reads = self.reads_on && self.reads_to > self.read + UNREAD_TOKENS;
+            let reading = self.reading.take().or_else(|| self.running.take_if(|_| reads));
+            self.restart(rejected, cluster);
+            self.reading = reading;
+        }
+        ChainVerdict { tested, rejected, further }
+    }
+
     /// Removes the first `count` tokens of the chain, which were committed. The others stay valid.
-    pub(crate) fn accept(&mut self, count: usize, cluster: &mut dyn Cluster) {
+    fn accept(&mut self, count: usize, cluster: &mut dyn Cluster) {
         self.chain.drop_first(count);
         self.read += count;
         self.positions.drain(..count.min(self.positions.len()));
@@ -249,15 +344,6 @@ impl DraftAhead {
         }
     }
 
-    /// Discards the chain, as [`restart`](Self::restart) does, but lets a job go on in which the drafter reads what it has missed.
-    /// Otherwise a drafter that reads for longer than the target takes for a token would never begin.
-    pub(crate) fn restart_after_reading(&mut self, rejected: bool, cluster: &mut dyn Cluster) {
-        let reads = self.reads_to > self.read + UNREAD_TOKENS;
-        let reading = self.reading.take().or_else(|| self.running.take_if(|_| reads));
-        self.restart(rejected, cluster);
-        self.reading = reading;
-    }
-
     /// Discards the chain and cancels the job in flight, because a token was committed that is not
     /// the chain's next one. `rejected`: whether the chain's next token was tested.
     pub(crate) fn restart(&mut self, rejected: bool, cluster: &mut dyn Cluster) {
@@ -276,11 +362,6 @@ impl DraftAhead {
         self.exhausted = false;
         (self.empty_with, self.feedback) = (None, None);
     }
-
-    /// Returns the first `count` tokens as a tree to score.
-    pub(crate) fn first(&self, count: usize) -> TokenTree {
-        self.chain.tree.first(count)
-    }
 }
 
 /// Returns the number of tokens with features.
@@ -292,4 +373,9 @@ fn known_features(sequence: &Sequence) -> usize {
 /// the target's own.
 fn useful_length(sequence: &Sequence, length: usize) -> usize {
     length.min(sequence.remaining().saturating_sub(1))
+}
+
+/// Returns the length of the common prefix.
+pub(crate) fn common_prefix_len(a: &[TokenId], b: &[TokenId]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

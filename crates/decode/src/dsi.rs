@@ -1,15 +1,21 @@
 //! DSI: verifies on several target replicas while drafting continues.
 //!
 //! *Distributed Speculative Inference (DSI): Speculation Parallelism for Provably Faster Lossless
-//! Language Model Inference*, Timor et al. 2024, arXiv 2405.14105, algorithm 1.
+//! Language Model Inference*, Timor et al. 2024, arXiv 2405.14105, algorithm 1 with the paper's
+//! `lookahead` and SP degree. A thread of the paper is a job here, on a drafter or on a replica.
 //!
-//! 1. The drafters never wait. Each continues its own chain.
-//! 2. After every `lookahead` draft tokens, a free target replica gets the rows after them. A row
-//!    for the next position to commit (the frontier) is always in flight, with the drafts that
-//!    exist. So decoding is never slower than the target alone.
-//! 3. Rows are used in the order of their positions, in whatever order the replicas finish. The
-//!    tokens that they accept are committed. Drafters that have the committed tokens continue. The
-//!    others restart after them, and the jobs that verify their tokens are cancelled.
+//! 1. Lines 2 and 6, drafters: each continues its own chain, and never waits.
+//! 2. Lines 2 and 6, target: after every `lookahead` draft tokens, a free replica gets the rows after
+//!    them. The row for the next position to commit (the frontier) is the paper's *current verifier*
+//!    (lines 3 and 11). It is always in flight, with the drafts that exist. So decoding is never
+//!    slower than the target alone.
+//! 3. Lines 4 and 7: a step waits for the rows at the frontier. Rows are used in the order of their
+//!    positions, in whatever order the replicas finish.
+//! 4. Lines 9, 11 and 12: the drafters' tokens are tested with these rows, in the drafters' order.
+//!    Accepted tokens are committed, or the target's own, and the frontier moves past them.
+//! 5. Lines 8 and 10: drafters that have other tokens restart after the committed ones. The rows
+//!    after their tokens are dropped, and the jobs that compute them cancelled.
+//! 6. Lines 13–14: if rows at the new frontier have arrived before, the next step does not wait.
 //!
 //! Deviations:
 //!
@@ -30,18 +36,16 @@
 //!   prefix a drafter's chain is the one that it would draft there anyway, so no chain that agrees
 //!   has to be dropped.
 
-use crate::chain::{Chain, common_prefix_len};
-use crate::replicas::Replicas;
+use crate::draft_ahead::{DraftAhead, common_prefix_len};
+use crate::metered_cluster::{Meter, MeteredCluster};
+use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
+use crate::replicas::{Completed, Replicas};
 use crate::score_task::ScoreTask;
-use crate::{
-    AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, DsiLookahead, MethodEntry,
-    Sequence, jobs,
-};
+use crate::{DecodeError, Decoder, DsiLookahead, Sequence, jobs::wasted};
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Scores, Ticket,
-    trace::SpanOutcome, verify_chains,
+    Cluster, Completion, Draft, Need, Outcome, Scores, Ticket, trace::SpanOutcome, verify_chains,
 };
-use forerun_plan::{Forecast, Knowledge};
+use forerun_plan::Policy;
 use std::collections::BTreeMap;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -51,6 +55,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     drafting: Drafting::DuringVerification,
     several_targets: true,
     offers: &[Need::SeveralDrafters],
+    combines_drafters: true,
     decoder: |options| {
         let options = &options.with_fixed_length_if_reproducible();
         // Each drafter's tokens are verified on its share of the replicas.
@@ -65,33 +70,15 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
 
 /// Verifies on several target replicas at once.
 pub struct Dsi {
-    lookahead: DsiLookahead,
-    /// Whether to wait for late drafters, so that the text of a seed does not depend on timing.
-    waits_for_drafters: bool,
-    /// One chain for each drafter, in order of preference.
-    chains: Vec<Chain>,
-    replicas: Replicas,
-    /// The jobs in flight, except cancelled ones.
-    tasks: BTreeMap<Ticket, ScoreTask>,
-    /// The scores not used yet, by the position that the first row predicts.
-    arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
-    /// The end of the last completed job, on the cluster's clock.
-    now_ns: u64,
+    threads: Threads,
+    meter: Meter<DsiLookahead>,
 }
 
 impl Dsi {
     /// Creates a decoder with `replicas` target replicas (the paper's SP degree) and one drafter.
     #[must_use]
     pub fn new(replicas: usize, lookahead: DsiLookahead) -> Self {
-        Self {
-            lookahead,
-            waits_for_drafters: false,
-            chains: vec![Chain::new(0)],
-            replicas: Replicas::new(replicas),
-            tasks: BTreeMap::new(),
-            arrived: BTreeMap::new(),
-            now_ns: 0,
-        }
+        Self { threads: Threads::new(0..1, replicas), meter: Meter::new(lookahead) }
     }
 
     /// Returns the decoder with the first `count` drafters, at least one. If several drafters agree
@@ -99,14 +86,16 @@ impl Dsi {
     /// priority. Call it before [`reproducible`](Self::reproducible), whose settings it resets for
     /// the drafters.
     #[must_use]
-    pub fn with_drafters(self, count: usize) -> Self {
-        Self { chains: (0..count.max(1)).map(Chain::new).collect(), ..self }
+    pub fn with_drafters(mut self, count: usize) -> Self {
+        self.threads.chains = (0..count.max(1)).map(Chain::new).collect();
+        self
     }
 
     /// Returns the decoder with the drafters of the options.
-    fn with_drafters_of(self, options: &DecoderOptions) -> Self {
+    fn with_drafters_of(mut self, options: &DecoderOptions) -> Self {
         let drafters = options.drafter..options.drafter + options.drafters();
-        Self { chains: drafters.map(Chain::new).collect(), ..self }
+        self.threads.chains = drafters.map(Chain::new).collect();
+        self
     }
 
     /// Returns the decoder in a mode where the text of a seed does not depend on the speed of the
@@ -114,75 +103,116 @@ impl Dsi {
     /// target's own token, and drafts token by token.
     #[must_use]
     pub fn reproducible(mut self) -> Self {
-        for chain in &mut self.chains {
-            chain.drafting.draft_one_token_per_job();
+        for chain in &mut self.threads.chains {
+            chain.drafts.draft_one_token_per_job();
         }
-        Self { waits_for_drafters: true, ..self }
+        self.threads.waits_for_drafters = true;
+        self
     }
 
     /// Returns the lookahead policy with the times it has learned.
     #[must_use]
     pub fn lookahead(&self) -> &DsiLookahead {
-        &self.lookahead
+        &self.meter.policy
     }
+}
 
-    /// Returns whether to draft now. It does not depend on measured times if the text of a seed must not.
-    fn drafts(&self) -> bool {
-        self.waits_for_drafters || self.lookahead.drafts()
+/// The chain of one of several drafters.
+struct Chain {
+    drafts: DraftAhead,
+    /// All rows before this position along the chain have been submitted or have arrived.
+    next_row: usize,
+}
+
+impl Chain {
+    fn new(drafter: usize) -> Self {
+        Self { drafts: DraftAhead::new(drafter).reading_on(), next_row: 0 }
     }
+}
 
-    /// Returns whether the target has no drafts, and no drafter works at the same time.
-    fn is_alone(&self) -> bool {
-        let is_idle = |chain: &Chain| chain.tokens().is_empty() && !chain.drafting.is_busy();
-        !self.drafts() && self.chains.iter().all(is_idle)
+/// What runs at the same time: the paper's threads.
+struct Threads {
+    /// One chain for each drafter, in order of preference.
+    chains: Vec<Chain>,
+    replicas: Replicas,
+    /// The scores not used yet, by the position that the first row predicts.
+    arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
+    /// Whether to wait for late drafters, so that the text of a seed does not depend on timing.
+    waits_for_drafters: bool,
+}
+
+type MeteredByLookahead<'a> = MeteredCluster<'a, DsiLookahead>;
+
+impl Threads {
+    fn new(drafters: std::ops::Range<usize>, replicas: usize) -> Self {
+        Self {
+            chains: drafters.map(Chain::new).collect(),
+            replicas: Replicas::new(replicas),
+            arrived: BTreeMap::new(),
+            waits_for_drafters: false,
+        }
     }
 
     /// Submits all jobs that drafters and free replicas can start.
-    fn dispatch(
+    fn submit_jobs(
         &mut self,
         sequence: &mut Sequence,
-        cluster: &mut dyn Cluster,
+        cluster: &mut MeteredByLookahead<'_>,
     ) -> Result<(), DecodeError> {
-        let (max_ahead, per_job) = (self.lookahead.max_ahead(), self.lookahead.tokens_per_job());
         let frontier = sequence.tokens().len();
-        // The scores that wait for draft tokens may have more rows than the policy allows by now.
-        let arrived = self.arrived_at(frontier).filter(|_| self.waits_for_drafters);
-        let length = arrived.map_or(max_ahead, |(_, rows)| max_ahead.max(rows));
-        let length = if self.drafts() { length } else { 0 };
-        let waiting = match self.waits_for_drafters {
-            true => usize::MAX,
-            false => self.lookahead.max_waiting(),
-        };
-        for chain in &mut self.chains {
-            let submitted = chain.next_row.saturating_sub(frontier);
-            let length = length.min(submitted.saturating_add(waiting));
-            chain.drafting.continue_to(sequence, length, per_job, cluster)?;
+        let drafts = self.drafts(cluster.policy());
+        cluster.set_drafts(drafts);
+        // 1. Each drafter continues its chain.
+        for index in 0..self.chains.len() {
+            let length = self.wanted_length(index, frontier, cluster.policy());
+            let per_job = cluster.policy().tokens_per_job();
+            self.chains[index].drafts.continue_to(sequence, length, per_job, cluster)?;
         }
-        self.drop_failed_chains();
-        // If the row at the frontier is missing, submit it along the longest chain.
-        let lengths = self.chains.iter().map(|chain| chain.tokens().len()).enumerate();
-        let longest = lengths.rev().max_by_key(|&(_, length)| length).map_or(0, |(index, _)| index);
+        self.drop_failed_drafters();
+        // 2. The row at the frontier comes first, along the longest chain.
+        let by_length = |&index: &usize| self.chains[index].drafts.len();
+        let longest = (0..self.chains.len()).rev().max_by_key(by_length).unwrap_or(0);
         if longest > 0 && self.first_missing_row(longest, frontier) == frontier {
-            self.dispatch_rows(longest, sequence, cluster)?;
+            self.submit_rows(longest, sequence, cluster)?;
         }
-        (0..self.chains.len()).try_for_each(|index| self.dispatch_rows(index, sequence, cluster))
+        (0..self.chains.len()).try_for_each(|index| self.submit_rows(index, sequence, cluster))
+    }
+
+    /// Returns whether to draft now. It does not depend on measured times if the text of a seed must not.
+    fn drafts(&self, lookahead: &DsiLookahead) -> bool {
+        self.waits_for_drafters || lookahead.drafts()
+    }
+
+    /// Returns how many tokens a chain should have.
+    fn wanted_length(&self, index: usize, frontier: usize, lookahead: &DsiLookahead) -> usize {
+        if !self.drafts(lookahead) {
+            return 0;
+        }
+        if self.waits_for_drafters {
+            // The scores that wait for draft tokens may have more rows than the policy allows by now.
+            let rows = self.arrived_at(frontier).map_or(0, |(_, rows)| rows);
+            return lookahead.max_ahead().max(rows);
+        }
+        let submitted = self.chains[index].next_row.saturating_sub(frontier);
+        lookahead.max_ahead().min(submitted.saturating_add(lookahead.max_waiting()))
     }
 
     /// Submits rows along a chain that are missing, as far as replicas are free.
-    fn dispatch_rows(
+    fn submit_rows(
         &mut self,
         index: usize,
         sequence: &mut Sequence,
-        cluster: &mut dyn Cluster,
+        cluster: &mut MeteredByLookahead<'_>,
     ) -> Result<(), DecodeError> {
-        let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
-        let max_rows = self.lookahead.max_rows().min(MAX_ROWS_PER_JOB);
-        let due_rows = self.lookahead.length().min(max_rows);
-        let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
-        self.chains[index].next_row = self.first_missing_row(index, frontier);
-        while let Some(replica) = self.replicas.free() {
-            let Chain { next_row: first_row, .. } = self.chains[index];
-            let chain = self.chains[index].tokens();
+        let (frontier, lookahead) = (sequence.tokens().len(), cluster.policy());
+        let max_rows = lookahead.max_rows().min(MAX_ROWS_PER_JOB);
+        let due_rows = lookahead.length().min(max_rows);
+        let is_complete = !self.drafts(lookahead)
+            || self.chains[index].drafts.is_done(sequence, lookahead.max_ahead());
+        let max_lag = lookahead.max_lag();
+        let mut first_row = self.first_missing_row(index, frontier);
+        loop {
+            let chain = self.chains[index].drafts.tokens();
             // Include the row after the last draft token, but no row past the sequence's end.
             let end = (frontier + chain.len() + 1).min(frontier + sequence.remaining());
             let count = end.saturating_sub(first_row).min(max_rows);
@@ -190,17 +220,16 @@ impl Dsi {
             if count == 0 || !is_due {
                 break;
             }
-            let task = ScoreTask {
-                replica,
-                first_row,
-                committed: frontier,
-                tokens: chain[..first_row + count - 1 - frontier].to_vec(),
-                while_drafting: !self.is_alone(),
-                accepted: 0,
-            };
-            self.submit(task, sequence, cluster)?;
-            self.chains[index].next_row += count;
+            if !self.replicas.has_free(max_lag) {
+                self.replicas.catch_up(max_lag, sequence, cluster)?;
+                break;
+            }
+            let tokens = chain[..first_row + count - 1 - frontier].to_vec();
+            let task = ScoreTask { first_row, committed: frontier, tokens, accepted: 0 };
+            self.replicas.submit(task, max_lag, sequence, cluster)?;
+            first_row += count;
         }
+        self.chains[index].next_row = first_row;
         Ok(())
     }
 
@@ -210,89 +239,40 @@ impl Dsi {
         let own = &self.chains[index];
         let others = self.chains.iter().enumerate().filter(|&(at, _)| at != index);
         let shared = others.map(|(_, other)| {
-            let common = common_prefix_len(own.tokens(), other.tokens());
+            let common = common_prefix_len(own.drafts.tokens(), other.drafts.tokens());
             other.next_row.min(frontier + common + 1)
         });
         shared.fold(own.next_row.max(frontier), usize::max)
     }
 
-    /// Submits a task to its replica, or to another one if its worker has stopped.
-    fn submit(
+    /// Takes the output of a completed job.
+    fn complete(
         &mut self,
-        mut task: ScoreTask,
-        sequence: &mut Sequence,
-        cluster: &mut dyn Cluster,
-    ) -> Result<(), DecodeError> {
-        let ticket = loop {
-            let (ahead, tree) = task.request(sequence.tokens().len());
-            match jobs::submit_score(task.replica, sequence, ahead, tree, cluster) {
-                Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
-                    self.drop_replica(task.replica, &gone.to_string(), sequence);
-                    task.replica = self.replicas.least_busy().ok_or(DecodeError::Cluster(gone))?;
-                }
-                result => break result?,
-            }
-        };
-        self.replicas.start_job(task.replica);
-        self.tasks.insert(ticket, task);
-        Ok(())
-    }
-
-    /// Handles a completed job.
-    fn handle_completion(
-        &mut self,
-        sequence: &mut Sequence,
         completion: Completion,
-        cluster: &mut dyn Cluster,
+        sequence: &mut Sequence,
+        cluster: &mut MeteredByLookahead<'_>,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
-        self.now_ns = self.now_ns.max(completion.finished_ns);
-        if let Some(task) = self.tasks.remove(&ticket) {
-            return self.handle_scores(task, sequence, completion, cluster);
-        }
-        let is_running = |chain: &Chain| chain.drafting.is_running(ticket);
-        let Some(index) = self.chains.iter().position(is_running) else {
-            // A cancelled job, which may have finished before it was cancelled.
-            self.replicas.end_cancelled_job(ticket, completion.output.is_ok());
-            cluster.observe(wasted(ticket));
-            return Ok(());
-        };
-        if self.chains[index].drafting.is_reading(ticket) {
-            cluster.observe(wasted(ticket));
-        }
-        let drafted = self.chains[index].drafting.handle_completion(sequence, completion)?;
-        // The sizing rule refers to the first drafter, whose rows have priority.
-        if let Some((tokens, time)) = drafted.filter(|_| index == 0) {
-            self.lookahead.observe_draft(tokens, &time);
-        }
-        Ok(())
-    }
-
-    /// Stores a replica's scores, or submits its task to another replica if it failed.
-    fn handle_scores(
-        &mut self,
-        task: ScoreTask,
-        sequence: &mut Sequence,
-        completion: Completion,
-        cluster: &mut dyn Cluster,
-    ) -> Result<(), DecodeError> {
-        let (ticket, replica) = (completion.ticket, task.replica);
-        self.replicas.end_job(replica, completion.output.is_ok().then_some(task.committed));
-        if let Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) =
-            &completion.output
-        {
-            self.drop_replica(replica, &error.to_string(), sequence);
-            if let Some(replica) = self.replicas.least_busy() {
-                return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
+        let completion = match self.replicas.complete(sequence, completion)? {
+            Completed::Scores(task, scores) => {
+                self.arrived.insert((task.first_row, ticket), (task, scores));
+                // Each drafter's tokens are verified on its share of the replicas.
+                let healthy = self.replicas.healthy().count();
+                cluster.policy().set_replicas(healthy.div_ceil(self.chains.len()));
+                return Ok(());
             }
+            Completed::Lost(task) => {
+                let max_lag = cluster.policy().max_lag();
+                return self.replicas.submit(task, max_lag, sequence, cluster);
+            }
+            Completed::Other(completion) => completion,
+        };
+        let running = self.chains.iter_mut().find(|chain| chain.drafts.is_running(ticket));
+        if running.as_ref().is_none_or(|chain| chain.drafts.is_reading(ticket)) {
+            // It was cancelled, or its tokens are not used.
+            cluster.observe(wasted(ticket));
         }
-        // Each drafter's tokens are verified on its share of the replicas.
-        let healthy = self.replicas.healthy().count();
-        self.lookahead.set_replicas(healthy.div_ceil(self.chains.len()));
-        let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
-        self.lookahead.observe_score(task.rows(), &reply.time, task.while_drafting);
-        self.arrived.insert((task.first_row, ticket), (task, reply.output));
-        Ok(())
+        running.map_or(Ok(()), |chain| chain.drafts.handle_completion(sequence, completion))
     }
 
     /// Returns the key of the arrived scores that start at the frontier, and the number of their
@@ -302,12 +282,14 @@ impl Dsi {
         (key.0 == frontier).then_some((key, task.rows()))
     }
 
-    /// Returns the key of the scores to verify next, if they have arrived. In reproducible mode the
+    /// Removes and returns the scores to verify next, if they have arrived. In reproducible mode the
     /// draft tokens that they test must have arrived, too.
-    fn ready(&self, sequence: &Sequence) -> Option<(usize, Ticket)> {
+    fn take_ready(&mut self, sequence: &Sequence) -> Option<(Ticket, ScoreTask, Scores)> {
         let (key, rows) = self.arrived_at(sequence.tokens().len())?;
-        let are_drafted = || self.chains.iter().all(|chain| chain.is_done(sequence, rows));
-        (!self.waits_for_drafters || are_drafted()).then_some(key)
+        let are_drafted = || self.chains.iter().all(|chain| chain.drafts.is_done(sequence, rows));
+        let is_ready = !self.waits_for_drafters || are_drafted();
+        let (task, scores) = is_ready.then(|| self.arrived.remove(&key))??;
+        Some((key.1, task, scores))
     }
 
     /// Returns how many of the rows to verify at once.
@@ -320,96 +302,63 @@ impl Dsi {
         else {
             return rows;
         };
-        let common =
-            others.iter().map(|other| common_prefix_len(first.tokens(), other.tokens())).min();
-        common.map_or(rows, |common| rows.min(common + 1))
+        let (first, others) = (first.drafts.tokens(), others.iter().map(|it| it.drafts.tokens()));
+        let common = others.map(|other| common_prefix_len(first, other));
+        common.min().map_or(rows, |common| rows.min(common + 1))
     }
 
-    /// Verifies the rows of an arrived job, and commits the tokens that they accept.
-    fn verify_rows(
+    /// Verifies the rows of a task, and commits the tokens that they accept.
+    fn verify(
         &mut self,
-        key: (usize, Ticket),
-        is_alone: bool,
+        (ticket, mut task, scores): (Ticket, ScoreTask, Scores),
         sequence: &mut Sequence,
-        cluster: &mut dyn Cluster,
+        cluster: &mut MeteredByLookahead<'_>,
     ) {
-        // The last row tests the next job's first token, if that has been drafted.
-        let (frontier, ticket) = key;
-        let Some((mut task, scores)) = self.arrived.remove(&key) else { return };
+        // 4. The last row tests the next job's first token, if that has been drafted.
+        let frontier = sequence.tokens().len();
         let rows = &scores.rows[..self.rows_to_verify(task.rows())];
-        let drafting = self.chains.iter().map(|chain| &chain.drafting);
-        let chains: Vec<_> =
-            drafting.map(|drafting| (drafting.drafter(), drafting.chain())).collect();
+        let drafts = self.chains.iter().map(|chain| &chain.drafts);
+        let chains: Vec<_> = drafts.map(|drafts| (drafts.drafter(), drafts.chain())).collect();
         let path = task.path(frontier);
         let (tree, verdict) = verify_chains(&chains, path, rows, frontier, sequence.randomness());
         let accepted = sequence.commit(&Draft::deterministic(tree), &verdict, &scores);
         let committed = &sequence.tokens()[frontier..];
         let is_on_path = path.starts_with(committed);
         let left_path = common_prefix_len(path, committed) < accepted.min(path.len());
-        let outcome = if verdict.rejected || left_path {
-            SpanOutcome::Rejected
-        } else {
-            SpanOutcome::Accepted
-        };
         task.accepted += accepted;
+        let outcome = match verdict.rejected || left_path {
+            true => SpanOutcome::Rejected,
+            false => SpanOutcome::Accepted,
+        };
         cluster.observe(Outcome { ticket, accepted: task.accepted, outcome });
 
-        // The first drafter's tokens may have been rejected where another one's were accepted.
-        let first = &self.chains[0].drafting;
-        let agreed = common_prefix_len(first.tokens(), committed);
-        let rejected = agreed < committed.len() && agreed < first.len();
-        let tested = first.positions(agreed + usize::from(rejected));
-        // Continue after the committed tokens, or restart there.
-        let end = frontier + committed.len();
-        let mut all_agree = true;
-        for chain in &mut self.chains {
-            all_agree &= chain.advance(committed, cluster);
+        // 5. Drafters continue after the committed tokens, or restart there.
+        let mut all_continue = true;
+        for (index, chain) in self.chains.iter_mut().enumerate() {
+            let verdict = chain.drafts.advance(committed, cluster);
+            if !verdict.continues() {
+                (all_continue, chain.next_row) = (false, 0);
+            }
+            if index == 0 {
+                cluster.observe_verdict(&verdict);
+            }
         }
+        let end = frontier + committed.len();
         if verdict.token.is_none() && is_on_path && committed.len() < task.rows() {
             let scores = scores.skip_rows(committed.len());
             self.arrived.insert((end, ticket), (ScoreTask { first_row: end, ..task }, scores));
         }
-        if !all_agree {
-            let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
-            self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
-        }
-        self.lookahead.observe_verdict(&tested, rejected, committed.len() - agreed);
-        self.lookahead.observe_step(committed.len(), self.now_ns, is_alone);
-    }
-
-    /// Removes the chains of failed drafters, which are empty. If all drafters have failed, one chain
-    /// is left, and the target decodes alone.
-    fn drop_failed_chains(&mut self) {
-        while self.chains.len() > 1
-            && let Some(index) = self.chains.iter().position(|chain| chain.drafting.has_failed())
-        {
-            let failed = self.chains.remove(index);
-            // Its only row, the one after the committed tokens, is a row of all chains.
-            for chain in &mut self.chains {
-                chain.next_row = chain.next_row.max(failed.next_row);
-            }
+        if !all_continue {
+            let continues = |task: &ScoreTask| {
+                task.first_row >= end && task.path(frontier).starts_with(committed)
+            };
+            self.retain_rows(continues, cluster);
         }
     }
 
-    /// Continues without a failed target replica.
-    fn drop_replica(&mut self, index: usize, reason: &str, sequence: &mut Sequence) {
-        if self.replicas.mark_failed(index) {
-            let message = format!("target replica {index} failed: {reason}");
-            sequence.statistics_mut().failures.push(message);
-        }
-    }
-
-    /// Cancels the tasks in flight for which `keep` does not hold, and discards such scores that
-    /// have arrived.
-    fn drop_rows(&mut self, keep: impl Fn(&ScoreTask) -> bool, cluster: &mut dyn Cluster) {
-        self.tasks.retain(|&ticket, task| {
-            let keep = keep(task);
-            if !keep {
-                cluster.cancel(ticket);
-                self.replicas.cancel_job(task.replica, ticket, task.committed);
-            }
-            keep
-        });
+    /// Keeps only such rows, submitted or arrived.
+    fn retain_rows(&mut self, keep: impl Fn(&ScoreTask) -> bool, cluster: &mut dyn Cluster) {
+        self.replicas.retain(&keep, cluster);
         self.arrived.retain(|&(_, ticket), (task, _)| {
             let keep = keep(task);
             if !keep {
@@ -418,11 +367,20 @@ impl Dsi {
             keep
         });
     }
-}
 
-/// Returns the outcome of a job with unused output.
-fn wasted(ticket: Ticket) -> Outcome {
-    Outcome { ticket, accepted: 0, outcome: SpanOutcome::Wasted }
+    /// Removes the chains of failed drafters, which are empty. If all drafters have failed, one chain
+    /// is left, and the target decodes alone.
+    fn drop_failed_drafters(&mut self) {
+        while self.chains.len() > 1
+            && let Some(index) = self.chains.iter().position(|chain| chain.drafts.has_failed())
+        {
+            let failed = self.chains.remove(index);
+            // Its only row, the one after the committed tokens, is a row of all chains.
+            for chain in &mut self.chains {
+                chain.next_row = chain.next_row.max(failed.next_row);
+            }
+        }
+    }
 }
 
 /// The maximum number of rows in one job.
@@ -434,27 +392,33 @@ impl Decoder for Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        // Run drafters and replicas until the row at the frontier has arrived.
-        let is_alone = self.is_alone() && self.tasks.is_empty();
-        self.dispatch(sequence, cluster)?;
-        let ready = loop {
-            if let Some(key) = self.ready(sequence) {
-                break key;
+        let (frontier, threads) = (sequence.tokens().len(), &mut self.threads);
+        let (first, drafts) = (&threads.chains[0].drafts, threads.drafts(&self.meter.policy));
+        let cluster = &mut self.meter.begin_step(cluster, first.drafter(), drafts);
+        // 1. and 2. Drafters and replicas work until (3.) the rows at the frontier have arrived.
+        threads.submit_jobs(sequence, cluster)?;
+        let rows = loop {
+            if let Some(rows) = threads.take_ready(sequence) {
+                break rows;
             }
             let completion = cluster.next_completion()?;
-            self.handle_completion(sequence, completion, cluster)?;
-            self.dispatch(sequence, cluster)?;
+            threads.complete(completion, sequence, cluster)?;
+            threads.submit_jobs(sequence, cluster)?;
         };
-        self.verify_rows(ready, is_alone, sequence, cluster);
+        // 4. to 6. They are verified, and drafters that disagree restart.
+        threads.verify(rows, sequence, cluster);
+        self.meter.end_step(sequence.tokens().len() - frontier);
         Ok(())
     }
 
     fn stop(&mut self, cluster: &mut dyn Cluster) {
-        for chain in &mut self.chains {
-            chain.drafting.restart(false, cluster);
+        for chain in &mut self.threads.chains {
+            chain.drafts.restart(false, cluster);
             chain.next_row = 0;
         }
-        self.drop_rows(|_| false, cluster);
+        self.threads.retain_rows(|_| false, cluster);
+        self.threads.replicas.stop();
+        self.meter.stop();
     }
 }
 
@@ -464,28 +428,19 @@ impl AnswerDecoder for Dsi {
         options: &DecoderOptions,
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
-        let lookahead = self.lookahead.for_new_answer(prompt_tokens);
+        let lookahead = self.meter.policy.for_new_answer(prompt_tokens);
         Box::new(Self::new(options.targets, lookahead).with_drafters_of(options))
     }
 
-    fn knowledge(&self) -> Option<Knowledge> {
-        Some(self.lookahead.knowledge())
+    fn policy(&self) -> Option<&dyn Policy> {
+        Some(&self.meter.policy)
     }
 
-    fn adopt(&mut self, known: &Knowledge) {
-        self.lookahead.adopt(known);
-    }
-
-    fn start(&mut self, known: &Knowledge, others_ns: f64) {
-        self.lookahead.start(known, others_ns);
-        self.replicas.start_after_others();
-    }
-
-    fn forecast(&self, missed: usize) -> Option<Forecast> {
-        self.lookahead.forecast(missed)
+    fn policy_mut(&mut self) -> Option<&mut dyn Policy> {
+        Some(&mut self.meter.policy)
     }
 
     fn has_failed_drafter(&self) -> bool {
-        self.chains.iter().all(|chain| chain.drafting.has_failed())
+        self.threads.chains.iter().all(|chain| chain.drafts.has_failed())
     }
 }

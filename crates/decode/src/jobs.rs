@@ -2,8 +2,9 @@
 
 use crate::{DecodeError, Sequence};
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, DraftShape, Features, Job, JobError, JobOutput, Role,
-    ScoreJob, Scores, SequenceId, TargetFeedback, Ticket, TokenId, TokenTree,
+    Cluster, ClusterError, Completion, Draft, DraftShape, Features, Job, JobError, JobOutput,
+    Outcome, Role, ScoreJob, Scores, SequenceId, TargetFeedback, Ticket, TokenId, TokenTree,
+    Verdict, trace::SpanOutcome,
 };
 use forerun_plan::JobTime;
 use std::sync::Arc;
@@ -142,6 +143,29 @@ pub(crate) fn score_reply(
             Err(DecodeError::Answer("it is a score job, but the reply has a draft"))
         }
     }
+}
+
+/// Commits the tokens that a verdict on `scores` accepted ([`Sequence::commit`]), and reports the
+/// outcome of the jobs that drafted and scored them. Returns how many draft tokens were committed.
+pub(crate) fn commit(
+    draft: &Draft,
+    verdict: &Verdict,
+    scores: &Scores,
+    jobs: impl IntoIterator<Item = Ticket>,
+    sequence: &mut Sequence,
+    cluster: &mut dyn Cluster,
+) -> usize {
+    let accepted = sequence.commit(draft, verdict, scores);
+    let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
+    for ticket in jobs {
+        cluster.observe(Outcome { ticket, accepted, outcome });
+    }
+    accepted
+}
+
+/// Returns the outcome of a job with unused output.
+pub(crate) fn wasted(ticket: Ticket) -> Outcome {
+    Outcome { ticket, accepted: 0, outcome: SpanOutcome::Wasted }
 }
 
 /// Has a drafter propose candidates after the sequence, and waits for them.

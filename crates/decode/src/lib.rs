@@ -7,16 +7,18 @@
 
 mod auto;
 mod autoregressive;
-mod chain;
 mod draft_ahead;
+mod draft_rounds;
 mod dsi;
 mod generate;
 mod jobs;
 mod lookup;
+mod metered_cluster;
 mod method;
 mod nominal_times;
 mod pearl;
 mod pearl_options;
+mod registry;
 mod replicas;
 mod score_task;
 mod sequence;
@@ -29,11 +31,11 @@ pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
 pub use generate::{Decoder, generate, next_tokens};
 pub use method::{
-    AnswerDecoder, DecoderOptions, DraftPattern, DrafterSize, Drafting, METHODS, MakeGuesser,
-    MethodEntry,
+    AnswerDecoder, DecoderOptions, DraftPattern, DrafterSize, Drafting, MakeGuesser, MethodEntry,
 };
 pub use pearl::Pearl;
-pub use pearl_options::{PearlOptions, PearlSchedule, PreVerify, UnknownPearlOption};
+pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};
+pub use registry::{METHODS, new_decoder};
 pub use sequence::{Finish, Limits, Sequence, VerificationRecord};
 pub use speculative::Speculative;
 pub use ssd::Ssd;

@@ -18,7 +18,7 @@
 //! So the text keeps the target's distribution. Where the text of a seed depends on drafts, these times are nominal, so that
 //! text does not depend on a clock.
 
-use crate::{DecoderOptions, Sequence, SpeculativeDraftLength, chain::common_prefix_len};
+use crate::{DecoderOptions, Sequence, SpeculativeDraftLength, draft_ahead::common_prefix_len};
 use forerun_core::{Draft, Guess, Guesser, TokenId, TokenTree};
 use forerun_plan::LookupChoice;
 

@@ -1,22 +1,8 @@
-//! The registry of decoding methods. Each method's entry stands in the file of its decoder.
+//! What a decoding method is: its entry in the registry, its options, and its decoder.
 
-use crate::{
-    Decoder, DraftLength, PearlOptions, SharedGoodput, SpeculativeDraftLength, auto,
-    autoregressive, dsi, pearl, speculative, ssd,
-};
+use crate::{Decoder, DraftLength, PearlOptions, SharedGoodput, SpeculativeDraftLength};
 use forerun_core::{DraftShape, Guesser, Need};
-use forerun_plan::{Forecast, Knowledge, TreeLimits};
-
-/// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
-/// crate, and name the entry here.
-pub static METHODS: &[MethodEntry] = &[
-    autoregressive::METHOD,
-    speculative::METHOD,
-    pearl::METHOD,
-    dsi::METHOD,
-    ssd::METHOD,
-    auto::METHOD,
-];
+use forerun_plan::{Policy, TreeLimits};
 
 /// A decoding method: what it does, what it offers to drafters, and how its decoder is built.
 pub struct MethodEntry {
@@ -30,7 +16,10 @@ pub struct MethodEntry {
     pub several_targets: bool,
     /// What drafters and draft options can rely on.
     pub offers: &'static [Need],
-    /// Builds the decoder of an engine that has not answered yet.
+    /// Whether one decoder works with all drafters. Otherwise decoders with one drafter each are used
+    /// in turn ([`new_decoder`](crate::new_decoder)).
+    pub combines_drafters: bool,
+    /// Builds its decoder.
     pub decoder: fn(&DecoderOptions) -> Box<dyn AnswerDecoder>,
 }
 
@@ -69,8 +58,6 @@ pub struct DecoderOptions {
     pub additional_drafters: Vec<DrafterSize>,
     /// The variant of PEARL.
     pub pearl: PearlOptions,
-    /// What guesses tokens for PEARL, if it does.
-    pub guesser: Option<MakeGuesser>,
     /// What guesses tokens for rounds in which the drafter does not draft, if there are such rounds.
     pub lookup: Option<MakeGuesser>,
     /// The number of target replicas.
@@ -104,7 +91,6 @@ impl DecoderOptions {
             drafter: 0,
             additional_drafters: Vec::new(),
             pearl: PearlOptions::default(),
-            guesser: None,
             lookup: None,
             targets: 1,
             calibrates_during_verification: false,
@@ -209,17 +195,15 @@ pub trait AnswerDecoder: Decoder + Send {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder>;
 
-    /// Returns what other methods can use of what it has learned; `None` if it learns nothing that they can use.
-    fn knowledge(&self) -> Option<Knowledge> {
+    /// Returns the policy, which other methods can learn from; `None` if it has none.
+    fn policy(&self) -> Option<&dyn Policy> {
         None
     }
 
-    /// Learns the acceptance, and the times that it does not know, from another method.
-    fn adopt(&mut self, _known: &Knowledge) {}
-
-    /// Prepares to go on in the middle of an answer, after other methods that worked for `others_ns` nanoseconds. The last of them knew
-    /// this.
-    fn start(&mut self, _known: &Knowledge, _others_ns: f64) {}
+    /// Returns the policy, which can learn from other methods; `None` if it has none.
+    fn policy_mut(&mut self) -> Option<&mut dyn Policy> {
+        None
+    }
 
     /// Returns whether its drafter has failed, so that the rest of the answer is decoded with the target alone.
     fn has_failed_drafter(&self) -> bool {
@@ -229,12 +213,6 @@ pub trait AnswerDecoder: Decoder + Send {
     /// Returns whether the last step verified guesses from earlier text instead of drafts.
     fn has_looked_up(&self) -> bool {
         false
-    }
-
-    /// Returns what it expects of the tokens after the present text, if another method has committed the last `missed`
-    /// tokens; `None` if it cannot say.
-    fn forecast(&self, _missed: usize) -> Option<Forecast> {
-        None
     }
 }
 

@@ -13,35 +13,14 @@ pub enum PearlSchedule {
     Paper,
 }
 
-/// What the target scores while there are no unverified tokens: at the start, and after a rejection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PreVerify {
-    /// Nothing: the drafter runs alone then.
-    Off,
-    /// The next position only.
-    #[default]
-    Bare,
-    /// The next position, and the tokens that followed the last tokens earlier in the text (prompt lookup).
-    PromptLookup,
-    /// The next position, and the most frequent continuation of the end of the text (suffix decoding).
-    Suffix,
-}
-
-impl PreVerify {
-    /// Returns whether the target scores guesses, which cost no draft pass.
-    #[must_use]
-    pub fn guesses(self) -> bool {
-        matches!(self, Self::PromptLookup | Self::Suffix)
-    }
-}
-
 /// The parts of the algorithm to use. The ablation in the paper's table 4 turns some of them off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PearlOptions {
     /// When a round ends.
     pub schedule: PearlSchedule,
-    /// What the target scores while there are no unverified tokens.
-    pub pre_verify: PreVerify,
+    /// Whether the target scores the next position while there are no unverified tokens: at the
+    /// start, and after a rejection. Otherwise the drafter runs alone then.
+    pub pre_verify: bool,
     /// Whether the drafter works while there are unverified tokens. Otherwise it waits, and a bonus
     /// token is drawn if all are accepted.
     pub post_verify: bool,
@@ -49,16 +28,15 @@ pub struct PearlOptions {
 
 impl Default for PearlOptions {
     fn default() -> Self {
-        let (schedule, pre_verify) = (PearlSchedule::default(), PreVerify::default());
-        Self { schedule, pre_verify, post_verify: true }
+        Self { schedule: PearlSchedule::default(), pre_verify: true, post_verify: true }
     }
 }
 
 /// A text that does not name a PEARL option.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "{0:?} is not one of eager, paper, no-pre-verify, pre-verify-lookup, pre-verify-suffix, \
-     no-post-verify; separate several with commas, as in paper,no-pre-verify"
+    "{0:?} is not one of eager, paper, no-pre-verify, no-post-verify; separate several with commas, \
+     as in paper,no-pre-verify"
 )]
 pub struct UnknownPearlOption(pub String);
 
@@ -71,9 +49,7 @@ impl FromStr for PearlOptions {
             match part.trim() {
                 "eager" => options.schedule = PearlSchedule::Eager,
                 "paper" => options.schedule = PearlSchedule::Paper,
-                "no-pre-verify" => options.pre_verify = PreVerify::Off,
-                "pre-verify-lookup" => options.pre_verify = PreVerify::PromptLookup,
-                "pre-verify-suffix" => options.pre_verify = PreVerify::Suffix,
+                "no-pre-verify" => options.pre_verify = false,
                 "no-post-verify" => options.post_verify = false,
                 other => return Err(UnknownPearlOption(other.to_owned())),
             }
@@ -88,12 +64,7 @@ impl fmt::Display for PearlOptions {
             PearlSchedule::Eager => "eager",
             PearlSchedule::Paper => "paper",
         })?;
-        f.write_str(match self.pre_verify {
-            PreVerify::Off => ",no-pre-verify",
-            PreVerify::Bare => "",
-            PreVerify::PromptLookup => ",pre-verify-lookup",
-            PreVerify::Suffix => ",pre-verify-suffix",
-        })?;
+        f.write_str(if self.pre_verify { "" } else { ",no-pre-verify" })?;
         f.write_str(if self.post_verify { "" } else { ",no-post-verify" })
     }
 }
@@ -109,8 +80,7 @@ mod tests {
             "paper",
             "paper,no-pre-verify",
             "eager,no-pre-verify,no-post-verify",
-            "eager,pre-verify-lookup",
-            "paper,pre-verify-suffix,no-post-verify",
+            "paper,no-post-verify",
         ] {
             let options: Result<PearlOptions, _> = text.parse();
             assert_eq!(options.map(|options| options.to_string()), Ok(text.to_owned()));

@@ -1,6 +1,8 @@
-//! The target replicas: which of them are free, and which have failed.
+//! The target replicas of DSI: a free list, and the jobs in flight.
 
-use forerun_core::Ticket;
+use crate::score_task::ScoreTask;
+use crate::{DecodeError, Sequence, jobs};
+use forerun_core::{Cluster, ClusterError, Completion, JobError, Role, Scores, Ticket};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -8,42 +10,74 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default)]
 struct Replica {
     failed: bool,
-    /// The number of its jobs in flight, without cancelled ones.
-    active: usize,
     /// The number of committed tokens that its completed jobs have read.
     read: usize,
 }
 
-/// A cancelled job that has not completed yet.
-#[derive(Clone, Copy, Debug)]
-struct CancelledJob {
+/// A job that was submitted to a replica.
+struct ReplicaJob {
     replica: usize,
-    /// The number of tokens that were committed before it.
-    committed: usize,
+    task: ScoreTask,
 }
 
 /// All target replicas.
 pub(crate) struct Replicas {
     all: Vec<Replica>,
-    cancelled: BTreeMap<Ticket, CancelledJob>,
+    active: BTreeMap<Ticket, ReplicaJob>,
+    /// Jobs in flight whose scores are not used: cancelled ones, and those in which a replica reads
+    /// what it has missed.
+    unused: BTreeMap<Ticket, ReplicaJob>,
+}
+
+/// What the completion of a job means.
+pub(crate) enum Completed {
+    /// The scores of a task.
+    Scores(ScoreTask, Scores),
+    /// The task of a failed replica, for another one.
+    Lost(ScoreTask),
+    /// It was not an active job of a replica's.
+    Other(Completion),
 }
 
 impl Replicas {
     pub(crate) fn new(count: usize) -> Self {
-        Self { all: vec![Replica::default(); count], cancelled: BTreeMap::new() }
+        let (active, unused) = (BTreeMap::new(), BTreeMap::new());
+        Self { all: vec![Replica::default(); count], active, unused }
     }
 
-    /// Returns the replica that should get a job. It has no active job. Those with the fewest
-    /// cancelled jobs come first, because these may still run, then those that have read the most
-    /// committed tokens, because they read the others before the job's rows.
-    pub(crate) fn free(&self) -> Option<usize> {
-        let free = self.healthy().filter(|&index| self.all[index].active == 0);
-        free.min_by_key(|&index| (self.cancelled_jobs(index), Reverse(self.all[index].read)))
+    /// Returns whether a replica is free: it has no active job, and lags behind by at most `max_lag`
+    /// committed tokens.
+    pub(crate) fn has_free(&self, max_lag: usize) -> bool {
+        self.idle().any(|replica| self.lag(replica) <= max_lag)
     }
 
-    /// Returns the healthy replica with the fewest jobs.
-    pub(crate) fn least_busy(&self) -> Option<usize> {
-        self.healthy().min_by_key(|&index| self.all[index].active + self.cancelled_jobs(index))
+    fn idle(&self) -> impl Iterator<Item = usize> {
+        self.healthy().filter(|&replica| jobs_of(replica, &self.active) == 0)
+    }
+
+    /// Returns how many committed tokens a replica has not read that another one has.
+    fn lag(&self, replica: usize) -> usize {
+        let most = self.healthy().map(|other| self.all[other].read).max().unwrap_or(0);
+        most.saturating_sub(self.all[replica].read)
+    }
+
+    /// Has the idle replicas that lag behind by more than `max_lag` tokens read them, so that no
+    /// job for which others wait does.
+    pub(crate) fn catch_up(
+        &mut self,
+        max_lag: usize,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let lags =
+            |&replica: &usize| self.lag(replica) > max_lag && jobs_of(replica, &self.unused) == 0;
+        for replica in self.idle().filter(lags).collect::<Vec<_>>() {
+            let task = ScoreTask::next_row(sequence.tokens().len());
+            if let Some(ticket) = self.try_submit(replica, &task, sequence, cluster)? {
+                self.unused.insert(ticket, ReplicaJob { replica, task });
+            }
+        }
+        Ok(())
     }
 
     /// Returns the indices of the replicas that have not failed.
@@ -51,94 +85,237 @@ impl Replicas {
         (0..self.all.len()).filter(|&index| !self.all[index].failed)
     }
 
-    fn cancelled_jobs(&self, index: usize) -> usize {
-        self.cancelled.values().filter(|job| job.replica == index).count()
+    /// Returns the replica that should get a job: the one with the fewest active jobs, then one that
+    /// does not lag, then the one with the fewest unused jobs, which may still run, then the one that
+    /// has read the most committed tokens, because it reads the others before the job's rows.
+    fn best(&self, max_lag: usize) -> Option<usize> {
+        self.healthy().min_by_key(|&replica| {
+            let [active, unused] = [&self.active, &self.unused].map(|jobs| jobs_of(replica, jobs));
+            (active, self.lag(replica) > max_lag, unused, Reverse(self.all[replica].read))
+        })
     }
 
-    /// Counts a job that was submitted to a replica.
-    pub(crate) fn start_job(&mut self, index: usize) {
-        self.all[index].active += 1;
+    /// Submits a task to the best replica.
+    pub(crate) fn submit(
+        &mut self,
+        task: ScoreTask,
+        max_lag: usize,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        while let Some(replica) = self.best(max_lag) {
+            if let Some(ticket) = self.try_submit(replica, &task, sequence, cluster)? {
+                self.active.insert(ticket, ReplicaJob { replica, task });
+                return Ok(());
+            }
+        }
+        Err(DecodeError::Cluster(ClusterError::WorkerGone(Role::Target(0))))
     }
 
-    /// Counts the completion of an active job. It has read `committed` tokens, unless it has failed.
-    pub(crate) fn end_job(&mut self, index: usize, committed: Option<usize>) {
-        let replica = &mut self.all[index];
-        replica.active -= 1;
-        replica.read = replica.read.max(committed.unwrap_or(0));
-    }
-
-    /// Counts the cancellation of an active job after `committed` tokens.
-    pub(crate) fn cancel_job(&mut self, index: usize, ticket: Ticket, committed: usize) {
-        self.all[index].active -= 1;
-        self.cancelled.insert(ticket, CancelledJob { replica: index, committed });
-    }
-
-    /// Counts the completion of a cancelled job, if `ticket` is one. It may have ended before it was
-    /// cancelled.
-    pub(crate) fn end_cancelled_job(&mut self, ticket: Ticket, has_ended_before: bool) {
-        if let Some(CancelledJob { replica, committed }) = self.cancelled.remove(&ticket)
-            && has_ended_before
-        {
-            self.all[replica].read = self.all[replica].read.max(committed);
+    /// Submits a task to a replica. If its worker has stopped, it is no longer used: returns `None`.
+    fn try_submit(
+        &mut self,
+        replica: usize,
+        task: &ScoreTask,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<Option<Ticket>, DecodeError> {
+        let (ahead, tree) = task.request(sequence.tokens().len());
+        match jobs::submit_score(replica, sequence, ahead, tree, cluster) {
+            Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
+                self.drop_failed(replica, &gone.to_string(), sequence);
+                Ok(None)
+            }
+            ticket => ticket.map(Some),
         }
     }
 
-    /// Goes on after another method. That decodes with the first replica, so no other one has read
-    /// more, and it may have received the completions of cancelled jobs.
-    pub(crate) fn start_after_others(&mut self) {
-        self.cancelled.clear();
-        let most = self.all.iter().map(|replica| replica.read).max().unwrap_or(0);
-        self.all.iter_mut().take(1).for_each(|replica| replica.read = most);
+    /// Handles a completion. A replica whose job has failed is no longer used, unless it is the last.
+    pub(crate) fn complete(
+        &mut self,
+        sequence: &mut Sequence,
+        completion: Completion,
+    ) -> Result<Completed, DecodeError> {
+        let ticket = completion.ticket;
+        if let Some(ReplicaJob { replica, task }) = self.unused.remove(&ticket) {
+            self.count_read(replica, &task, &completion);
+            return Ok(Completed::Other(completion));
+        }
+        let Some(ReplicaJob { replica, task }) = self.active.remove(&ticket) else {
+            return Ok(Completed::Other(completion));
+        };
+        self.count_read(replica, &task, &completion);
+        if let Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) =
+            &completion.output
+        {
+            self.drop_failed(replica, &error.to_string(), sequence);
+            if self.healthy().next().is_some() {
+                return Ok(Completed::Lost(task));
+            }
+        }
+        let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
+        Ok(Completed::Scores(task, reply.output))
     }
 
-    /// Marks a replica as failed, so that it gets no more jobs. Returns whether it was healthy.
-    pub(crate) fn mark_failed(&mut self, index: usize) -> bool {
-        !std::mem::replace(&mut self.all[index].failed, true)
+    /// Counts what a job has read. A cancelled one may have ended before.
+    fn count_read(&mut self, replica: usize, task: &ScoreTask, completion: &Completion) {
+        if completion.output.is_ok() {
+            let read = &mut self.all[replica].read;
+            *read = task.committed.max(*read);
+        }
     }
+
+    /// Cancels the active jobs whose task is not to be kept.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&ScoreTask) -> bool, cluster: &mut dyn Cluster) {
+        let dropped =
+            self.active.iter().filter(|(_, job)| !keep(&job.task)).map(|(&ticket, _)| ticket);
+        for ticket in dropped.collect::<Vec<_>>() {
+            cluster.cancel(ticket);
+            self.unused.extend(self.active.remove_entry(&ticket));
+        }
+    }
+
+    /// Forgets unused jobs. Another method may go on, on the first replica: it gets their
+    /// completions, and then no other replica has read more.
+    pub(crate) fn stop(&mut self) {
+        self.unused.clear();
+        let most = self.all.iter().map(|replica| replica.read).max().unwrap_or(0);
+        self.all.iter_mut().take(1).for_each(|first| first.read = most);
+    }
+
+    fn drop_failed(&mut self, replica: usize, reason: &str, sequence: &mut Sequence) {
+        if !std::mem::replace(&mut self.all[replica].failed, true) {
+            let message = format!("target replica {replica} failed: {reason}");
+            sequence.statistics_mut().failures.push(message);
+        }
+    }
+}
+
+fn jobs_of(replica: usize, jobs: &BTreeMap<Ticket, ReplicaJob>) -> usize {
+    jobs.values().filter(|job| job.replica == replica).count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Limits;
+    use forerun_core::{Job, JobCost, JobOutput, Outcome, Role, Sampling, SequenceId};
+
+    /// A cluster that takes note of the replicas that got jobs.
+    #[derive(Default)]
+    struct Recorder(Vec<usize>);
+
+    impl Cluster for Recorder {
+        fn submit(&mut self, on: Role, _job: Job) -> Result<Ticket, ClusterError> {
+            let Role::Target(replica) = on else { panic!("not a replica: {on:?}") };
+            self.0.push(replica);
+            Ok(Ticket(self.0.len() as u64 - 1))
+        }
+
+        fn cancel(&mut self, _ticket: Ticket) {}
+
+        fn next_completion(&mut self) -> Result<Completion, ClusterError> {
+            Err(ClusterError::Idle)
+        }
+
+        fn observe(&mut self, _outcome: Outcome) {}
+
+        fn release(&mut self, _sequence: SequenceId) {}
+    }
+
+    struct Setup {
+        replicas: Replicas,
+        sequence: Sequence,
+        cluster: Recorder,
+    }
+
+    fn sequence(tokens: usize) -> Sequence {
+        let limits = Limits { max_tokens: 9, context_length: 999, eos: vec![] };
+        Sequence::new(SequenceId(0), vec![1; tokens], Sampling::greedy(), limits)
+    }
+
+    impl Setup {
+        fn new(replicas: usize) -> Self {
+            let (replicas, cluster) = (Replicas::new(replicas), Recorder::default());
+            Self { replicas, sequence: sequence(1), cluster }
+        }
+
+        /// Submits a task after `committed` tokens. Returns its ticket and replica.
+        fn submit(&mut self, committed: usize) -> (Ticket, usize) {
+            self.sequence = sequence(committed);
+            let task = ScoreTask::next_row(committed);
+            self.replicas.submit(task, MAX_LAG, &mut self.sequence, &mut self.cluster).unwrap();
+            (Ticket(self.cluster.0.len() as u64 - 1), self.cluster.0[self.cluster.0.len() - 1])
+        }
+
+        fn complete(&mut self, ticket: Ticket, output: Result<JobOutput, JobError>) -> Completed {
+            let (started_ns, finished_ns, cost) = (0, 1, JobCost::default());
+            let completion = Completion { ticket, output, started_ns, finished_ns, cost };
+            self.replicas.complete(&mut self.sequence, completion).unwrap()
+        }
+    }
+
+    fn scores() -> Result<JobOutput, JobError> {
+        let rows = vec![forerun_core::Distribution::point(1)];
+        Ok(JobOutput::Score(Scores { rows, ..Scores::default() }))
+    }
+
+    fn failure() -> Result<JobOutput, JobError> {
+        Err(JobError::Panicked { worker: "replica".to_owned(), message: "out of order".to_owned() })
+    }
+
+    const MAX_LAG: usize = 99;
 
     #[test]
-    fn free_replicas_have_no_active_job_and_preferably_no_cancelled_one() {
-        let mut replicas = Replicas::new(3);
-        replicas.start_job(0);
-        replicas.start_job(1);
-        replicas.cancel_job(1, Ticket(7), 0);
-        assert_eq!((replicas.free(), replicas.least_busy()), (Some(2), Some(2)));
-        replicas.start_job(2);
-        assert_eq!((replicas.free(), replicas.least_busy()), (Some(1), Some(0)));
-        replicas.end_cancelled_job(Ticket(7), true);
-        assert_eq!(replicas.least_busy(), Some(1));
-        assert!(replicas.mark_failed(1) && !replicas.mark_failed(1));
-        assert_eq!((replicas.free(), replicas.least_busy()), (None, Some(0)));
-        replicas.end_job(0, Some(0));
-        assert_eq!((replicas.free(), replicas.healthy().count()), (Some(0), 2));
+    fn jobs_go_to_idle_replicas_first_and_then_to_those_without_cancelled_jobs() {
+        let mut setup = Setup::new(3);
+        assert_eq!((setup.submit(1).1, setup.submit(2).1), (0, 1));
+        setup.replicas.retain(|task| task.committed == 1, &mut setup.cluster);
+        assert_eq!((setup.submit(3).1, setup.submit(4).1), (2, 1));
+        assert!(!setup.replicas.has_free(MAX_LAG));
     }
 
     #[test]
     fn the_replica_that_has_read_the_most_is_preferred() {
-        let mut replicas = Replicas::new(3);
-        assert_eq!(replicas.free(), Some(0));
-        for (index, committed) in [(0, Some(90)), (1, Some(100)), (2, None)] {
-            replicas.start_job(index);
-            replicas.end_job(index, committed);
+        let mut setup = Setup::new(3);
+        let tickets = [90, 100, 80].map(|committed| setup.submit(committed).0);
+        for ticket in tickets {
+            assert!(matches!(setup.complete(ticket, scores()), Completed::Scores(..)));
         }
-        assert_eq!(replicas.free(), Some(1));
-        // A cancelled job has read its tokens if it had ended before.
-        for (ticket, has_ended_before, free) in [(0, false, 1), (1, true, 2)] {
-            replicas.start_job(2);
-            replicas.cancel_job(2, Ticket(ticket), 200);
-            replicas.end_cancelled_job(Ticket(ticket), has_ended_before);
-            assert_eq!(replicas.free(), Some(free));
+        assert_eq!([setup.submit(200).1, setup.submit(300).1, setup.submit(400).1], [1, 0, 2]);
+        // Another method decodes with the first one.
+        setup.replicas.retain(|_| false, &mut setup.cluster);
+        setup.replicas.stop();
+        assert_eq!(setup.submit(500).1, 0);
+    }
+
+    #[test]
+    fn replicas_that_lag_behind_read_before_they_get_jobs() {
+        let mut setup = Setup::new(2);
+        let (ticket, replica) = setup.submit(100);
+        assert_eq!(replica, 0);
+        setup.complete(ticket, scores());
+        assert_eq!(setup.submit(101).1, 0, "the other one has read nothing");
+        assert!(!setup.replicas.has_free(MAX_LAG));
+        for _ in 0..2 {
+            setup.replicas.catch_up(MAX_LAG, &mut setup.sequence, &mut setup.cluster).unwrap();
         }
-        replicas.start_job(2);
-        replicas.cancel_job(2, Ticket(2), 300);
-        replicas.start_after_others();
-        assert_eq!(replicas.free(), Some(0), "another method has decoded with it");
-        replicas.end_cancelled_job(Ticket(2), true);
-        assert_eq!(replicas.free(), Some(0), "it was forgotten");
+        assert_eq!(setup.cluster.0, [0, 0, 1]);
+        assert!(matches!(setup.complete(Ticket(2), scores()), Completed::Other(_)));
+        assert!(setup.replicas.has_free(MAX_LAG));
+        assert_eq!(setup.submit(102).1, 1);
+    }
+
+    #[test]
+    fn the_task_of_a_failed_replica_is_lost_once() {
+        let mut setup = Setup::new(2);
+        let (ticket, first) = setup.submit(1);
+        assert!(matches!(setup.complete(ticket, failure()), Completed::Lost(_)));
+        let failures = &setup.sequence.statistics().failures;
+        assert!(failures.len() == 1 && failures[0].contains("replica 0"), "{failures:?}");
+        let (ticket, second) = setup.submit(1);
+        assert_eq!((first, second, setup.replicas.healthy().count()), (0, 1, 1));
+        assert!(matches!(setup.complete(Ticket(9), scores()), Completed::Other(_)));
+        assert!(matches!(setup.complete(ticket, scores()), Completed::Scores(..)));
     }
 }

@@ -6,19 +6,21 @@ use forerun_core::{TokenId, TokenTree};
 /// they predict.
 #[derive(Clone, Debug)]
 pub(crate) struct ScoreTask {
-    pub(crate) replica: usize,
     pub(crate) first_row: usize,
     /// The number of committed tokens when the task was created.
     pub(crate) committed: usize,
     /// The tokens after the committed ones, up to the last row.
     pub(crate) tokens: Vec<TokenId>,
-    /// Whether drafters worked when it was submitted.
-    pub(crate) while_drafting: bool,
     /// The number of tokens that its rows have accepted so far.
     pub(crate) accepted: usize,
 }
 
 impl ScoreTask {
+    /// Creates a task for the row after `committed` tokens.
+    pub(crate) fn next_row(committed: usize) -> Self {
+        Self { first_row: committed, committed, tokens: Vec::new(), accepted: 0 }
+    }
+
     /// Returns the number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.committed + self.tokens.len() + 1 - self.first_row

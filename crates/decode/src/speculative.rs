@@ -17,17 +17,12 @@
 //! * With a lookup, a round may verify a guess from earlier text instead of a draft ([`crate::lookup`]).
 //! * If the drafter fails, the target decodes alone for the rest of the answer.
 
-use crate::{
-    AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
-    SpeculativeDraftLength, auto,
-    jobs::{self, DraftRequest, JobReply},
-    lookup::Lookup,
-    nominal_times::NominalTimes,
-};
-use forerun_core::{
-    Cluster, Draft, DraftShape, Guesser, Need, Outcome, Verification, trace::SpanOutcome,
-};
-use forerun_plan::{Forecast, JobTime, Knowledge, RankedRound, Round, TreeLimits};
+use crate::draft_rounds::{DraftRounds, RoundDraft};
+use crate::jobs::{self, DraftRequest};
+use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
+use crate::{DecodeError, Decoder, Sequence, SpeculativeDraftLength};
+use forerun_core::{Cluster, DraftShape, Guesser, Need, Verification};
+use forerun_plan::{Policy, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -43,75 +38,54 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         Need::WholeDrafts,
         Need::SeveralDrafters,
     ],
-    decoder: |options| auto::fastest(&[(Drafting::BeforeVerification, with_one_drafter)], options),
-};
-
-/// Builds a decoder with the first drafter of the options.
-pub(crate) fn with_one_drafter(options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
-    let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
-    let longest = longest.min(options.draft_tokens);
-    let policy = options.draft_length(options.shape.with_draft_tokens(longest));
-    // How sure a drafter is differs in the last bits between kinds of devices, and a reproducible text must not.
-    let policy = if options.reproducible { policy } else { policy.stopping_by_confidence() };
-    let decoder = Speculative::new(match options.trees {
-        Some(TreeLimits { depth, nodes }) => {
-            policy.growing_trees(TreeLimits { depth: depth.min(longest), nodes })
+    combines_drafters: false,
+    decoder: |options| {
+        let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
+        let longest = longest.min(options.draft_tokens);
+        let mut policy = options.draft_length(options.shape.with_draft_tokens(longest));
+        // How sure a drafter is differs in the last bits between kinds of devices, and a
+        // reproducible text must not.
+        if !options.reproducible {
+            policy = policy.stopping_by_confidence();
         }
-        None => policy,
-    });
-    let (lookup, nominal_times) = (Lookup::of(options), NominalTimes::of(options));
-    let decoder = Speculative { lookup, nominal_times, drafter: options.drafter, ..decoder };
-    Box::new(match options.calibrates_during_verification {
-        true => decoder.calibrating(),
-        false => decoder,
-    })
-}
+        if let Some(TreeLimits { depth, nodes }) = options.trees {
+            policy = policy.growing_trees(TreeLimits { depth: depth.min(longest), nodes });
+        }
+        let rounds = DraftRounds::of_answer(policy, options);
+        Box::new(Speculative { rounds, calibrates: options.calibrates_during_verification })
+    },
+};
 
 /// Drafts and verifies alternately.
 pub struct Speculative {
-    /// The index of the drafter.
-    drafter: usize,
-    draft_length: SpeculativeDraftLength,
+    rounds: DraftRounds,
     /// Whether the drafter calibrates its draft while the target verifies it.
     calibrates: bool,
-    /// Whether the drafter has failed. It gets no more jobs of this answer.
-    drafter_failed: bool,
-    lookup: Option<Lookup>,
-    /// Whether the last step verified tokens that were looked up.
-    has_looked_up: bool,
-    /// The times that the draft length is chosen by, if these are not the measured ones.
-    nominal_times: Option<NominalTimes>,
 }
 
 impl Speculative {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(draft_length: SpeculativeDraftLength) -> Self {
-        Self {
-            drafter: 0,
-            draft_length,
-            calibrates: false,
-            drafter_failed: false,
-            lookup: None,
-            has_looked_up: false,
-            nominal_times: None,
-        }
+        Self { rounds: DraftRounds::new(draft_length), calibrates: false }
     }
 
     /// Returns the decoder with the drafter of this index.
     #[must_use]
-    pub fn with_drafter(self, drafter: usize) -> Self {
-        Self { drafter, ..self }
+    pub fn with_drafter(mut self, drafter: usize) -> Self {
+        self.rounds.drafter = drafter;
+        self
     }
 
-    /// Returns the decoder with a lookup, whose guesses take the place of drafts where they are expected to be better.
+    /// Returns the decoder with a lookup, whose guesses take the place of drafts where they are
+    /// expected to be better.
     #[must_use]
     pub fn with_lookup(self, guesser: Box<dyn Guesser>) -> Self {
-        Self { lookup: Some(Lookup::new(guesser)), ..self }
+        Self { rounds: self.rounds.with_lookup(guesser), ..self }
     }
 
-    /// Returns the decoder configured to have the drafter read each draft while the target verifies it, so that
-    /// EasySpec's next round starts with exact rows. It pays if they have separate cores.
+    /// Returns the decoder configured to have the drafter read each draft while the target verifies
+    /// it, so that EasySpec's next round starts with exact rows. It pays if they have separate cores.
     #[must_use]
     pub fn calibrating(self) -> Self {
         Self { calibrates: true, ..self }
@@ -120,70 +94,24 @@ impl Speculative {
     /// Returns the draft-length policy with the times and acceptance it has learned.
     #[must_use]
     pub fn draft_length(&self) -> &SpeculativeDraftLength {
-        &self.draft_length
+        &self.rounds.policy
     }
 
-    /// Returns the shape of the drafter's next draft; `None` if it does not draft.
-    fn next_shape(&self, sequence: &Sequence) -> Option<DraftShape> {
-        // The target adds a token of its own, so a draft never needs the last position.
-        let room = sequence.remaining().saturating_sub(1);
-        let shape = self.draft_length.next_shape().truncated(room);
-        (!self.drafter_failed && shape.depth() > 0).then_some(shape)
-    }
-
-    /// Returns the draft that was looked up; `None` if this is the drafter's round.
-    fn look_up(&mut self, sequence: &mut Sequence) -> Option<Draft> {
-        let drafter_drafts = self.next_shape(sequence).is_some();
-        self.lookup.as_mut()?.draft(sequence, &self.draft_length, drafter_drafts)
-    }
-
-    /// Returns the drafter's reply; `None` without a draft.
-    fn draft(
-        &mut self,
-        sequence: &mut Sequence,
-        cluster: &mut dyn Cluster,
-    ) -> Result<Option<JobReply<Draft>>, DecodeError> {
-        let Some(shape) = self.next_shape(sequence) else { return Ok(None) };
-        match jobs::draft(self.drafter, sequence, cluster, shape) {
-            Ok(reply) => Ok(Some(reply)),
-            Err(error) => {
-                sequence.report_failed_drafter(self.drafter, &jobs::drafter_failure(error)?);
-                self.drafter_failed = true;
-                Ok(None)
-            }
-        }
-    }
-}
-
-impl Speculative {
-    /// Returns the times of a draft and of the pass that verifies it, from which the draft length learns: the measured ones, or
-    /// nominal ones.
-    fn round_times(
-        &mut self,
-        reply: Option<&JobReply<Draft>>,
-        score: JobTime,
-        drafted: usize,
-    ) -> [JobTime; 2] {
-        let Some(nominal) = &mut self.nominal_times else {
-            return [reply.map(|reply| reply.time).unwrap_or_default(), score];
-        };
-        let shape = self.draft_length.next_shape();
-        let draft = reply.map(|reply| nominal.draft(&shape, &reply.output.tree));
-        [draft.unwrap_or_default(), nominal.score(drafted)]
-    }
-
-    /// Has the drafter read a chain that it has drafted. Nobody waits for it: if it fails, so does the next draft.
+    /// Has the drafter read a chain that it has drafted. Nobody waits for it: if it fails, so does
+    /// the next draft.
     fn calibrate(
         &self,
-        draft: &Draft,
+        round: &RoundDraft,
         sequence: &Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        if !self.calibrates || draft.tree.is_empty() || !draft.tree.is_chain() {
+        let RoundDraft::Drafted(reply) = round else { return Ok(()) };
+        let tree = &reply.output.tree;
+        if !self.calibrates || tree.is_empty() || !tree.is_chain() {
             return Ok(());
         }
-        let (tokens, nothing) = (draft.tree.tokens(), DraftShape::Chain { length: 0 });
-        let request = DraftRequest::new(self.drafter, sequence, tokens, nothing);
+        let nothing = DraftShape::Chain { length: 0 };
+        let request = DraftRequest::new(self.rounds.drafter, sequence, tree.tokens(), nothing);
         match jobs::submit_draft(request, sequence, cluster) {
             Ok(_) => Ok(()),
             Err(error) => jobs::drafter_failure(error).map(|_| ()),
@@ -197,56 +125,25 @@ impl Decoder for Speculative {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        // With rejection sampling, positions that were drafted and not tested are drawn with the same numbers in the next round. So
-        // nothing may depend on how they were drawn, as the end of a chain does.
+        // With rejection sampling, positions that were drafted and not tested are drawn with the same
+        // numbers in the next round. So nothing may depend on how they were drawn, as the end of a
+        // chain does.
         let sampling = sequence.sampling();
         let draws_again = sampling.verification == Verification::Rejection;
-        self.draft_length.set_may_stop(!draws_again || sampling.is_deterministic());
-        let before = sequence.tokens().len();
-        let looked_up = self.look_up(sequence);
-        self.has_looked_up = looked_up.is_some();
-        let reply = match looked_up {
-            Some(_) => None,
-            None => self.draft(sequence, cluster)?,
+        self.rounds.policy.set_may_stop(!draws_again || sampling.is_deterministic());
+        // 1. The drafter proposes tokens.
+        let round = match self.rounds.look_up(sequence) {
+            Some(looked_up) => looked_up,
+            None => self.rounds.draft(sequence, cluster)?,
         };
-        let (empty, drafted) = (Draft::empty(), reply.as_ref().map(|reply| &reply.output));
-        let draft = looked_up.as_ref().or(drafted).unwrap_or(&empty);
-        let scoring = jobs::submit_score(0, sequence, &[], draft.tree.clone(), cluster)?;
-        if looked_up.is_none() {
-            self.calibrate(draft, sequence, cluster)?;
-        }
-        let score = jobs::score_in_flight(scoring, draft.tree.len(), sequence, cluster)?;
-        let verdict = sequence.verify_whole(draft, &score.output.rows);
-        let accepted = sequence.commit(draft, &verdict, &score.output);
-        if let Some(lookup) = &mut self.lookup {
-            let of_drafter = drafted.filter(|draft| !draft.tree.is_empty()).map(|_| accepted);
-            lookup.observe(&sequence.tokens()[before..], of_drafter);
-        }
-        let [draft_time, score_time] =
-            self.round_times(reply.as_ref(), score.time, draft.tree.len());
-        let grows_tree = self.draft_length.grows_trees() && looked_up.is_none();
-        self.draft_length.observe(&Round {
-            requested: reply.is_some(),
-            drafted: draft.tree.len(),
-            looked_up: looked_up.is_some(),
-            accepted,
-            rejected: verdict.rejected,
-            confidences: drafted.map(|draft| draft.confidences.clone()).unwrap_or_default(),
-            draft: draft_time,
-            score: score_time,
-            ranked: grows_tree.then(|| {
-                RankedRound::new(
-                    &draft.tree,
-                    &self.draft_length.next_shape(),
-                    &verdict.accepted,
-                    verdict.rejected,
-                )
-            }),
-        });
-        let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
-        for ticket in reply.map(|reply| reply.ticket).into_iter().chain([score.ticket]) {
-            cluster.observe(Outcome { ticket, accepted, outcome });
-        }
+        // 2. The target scores all of them.
+        let tree = &round.draft().tree;
+        let scoring = jobs::submit_score(0, sequence, &[], tree.clone(), cluster)?;
+        self.calibrate(&round, sequence, cluster)?;
+        let score = jobs::score_in_flight(scoring, tree.len(), sequence, cluster)?;
+        // 3. The longest accepted path is committed, and a token of the target's own.
+        let verdict = sequence.verify_whole(round.draft(), &score.output.rows);
+        self.rounds.commit(&round, &verdict, &score, sequence, cluster);
         Ok(())
     }
 }
@@ -257,33 +154,24 @@ impl AnswerDecoder for Speculative {
         options: &DecoderOptions,
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
-        let draft_length = self.draft_length.for_new_answer(prompt_tokens);
-        let (lookup, nominal_times) = (Lookup::of(options), NominalTimes::of(options));
-        let Self { calibrates, drafter, .. } = *self;
-        Box::new(Self { calibrates, drafter, lookup, nominal_times, ..Self::new(draft_length) })
+        let policy = self.rounds.policy.for_new_answer(prompt_tokens);
+        let rounds = DraftRounds::of_answer(policy, options);
+        Box::new(Self { rounds, calibrates: self.calibrates })
     }
 
-    fn knowledge(&self) -> Option<Knowledge> {
-        Some(self.draft_length.knowledge())
+    fn policy(&self) -> Option<&dyn Policy> {
+        Some(&self.rounds.policy)
     }
 
-    fn adopt(&mut self, known: &Knowledge) {
-        self.draft_length.adopt(known);
-    }
-
-    fn start(&mut self, _known: &Knowledge, others_ns: f64) {
-        self.draft_length.start(others_ns);
+    fn policy_mut(&mut self) -> Option<&mut dyn Policy> {
+        Some(&mut self.rounds.policy)
     }
 
     fn has_looked_up(&self) -> bool {
-        self.has_looked_up
-    }
-
-    fn forecast(&self, _missed: usize) -> Option<Forecast> {
-        self.draft_length.forecast()
+        self.rounds.has_looked_up
     }
 
     fn has_failed_drafter(&self) -> bool {
-        self.drafter_failed
+        self.rounds.drafter_failed
     }
 }

@@ -24,17 +24,14 @@
 //! * The paper changes the drafter's distribution so that corrections are more often among the prepared ones
 //!   (Saguaro sampling). Here drafts stay as they are.
 
-use crate::{
-    AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
-    SpeculativeDraftLength,
-    jobs::{self, DraftRequest, JobReply},
-    lookup::Lookup,
-};
+use crate::draft_rounds::{DraftRounds, RoundDraft};
+use crate::jobs::{self, DraftRequest, JobReply, wasted};
+use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
+use crate::{DecodeError, Decoder, Sequence, SpeculativeDraftLength};
 use forerun_core::{
-    Cluster, Completion, Draft, DraftShape, Guesser, Need, Outcome, SequenceId, Ticket, TokenId,
-    trace::SpanOutcome,
+    Cluster, Completion, Draft, DraftShape, Guesser, Need, SequenceId, Ticket, TokenId,
 };
-use forerun_plan::{AcceptanceEstimate, Round};
+use forerun_plan::AcceptanceEstimate;
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -43,28 +40,25 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     drafting: Drafting::DuringVerification,
     several_targets: false,
     offers: &[Need::WholeDrafts],
+    combines_drafters: false,
     decoder: |options| {
         let options = &options.with_fixed_length_if_reproducible();
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
         let shape = DraftShape::Chain { length: longest.min(options.draft_tokens) };
-        let reproducible = options.reproducible;
-        let lookup = Lookup::of(options);
-        Box::new(Ssd { reproducible, lookup, ..Ssd::new(options.draft_length(shape)) })
+        let rounds = DraftRounds::of_answer(options.draft_length(shape), options);
+        Box::new(Ssd { reproducible: options.reproducible, ..Ssd::of_rounds(rounds) })
     },
 };
 
 /// Drafts for likely verdicts during verification.
 pub struct Ssd {
-    draft_length: SpeculativeDraftLength,
+    rounds: DraftRounds,
     /// The number of verdicts to prepare.
     verdicts: usize,
     acceptance: AcceptanceEstimate,
-    /// Whether the drafter has failed. It gets no more jobs of this answer.
-    drafter_failed: bool,
     /// Whether a draft may not be shorter because it was prepared, which depends on times. An assisted length changes with
     /// the verdict.
     reproducible: bool,
-    lookup: Option<Lookup>,
     /// The jobs of this round that name tokens after a part of the draft, which has this many tokens.
     naming: Vec<(Ticket, usize)>,
     prepared: Vec<Prepared>,
@@ -94,18 +88,12 @@ struct Prepared {
 impl Prepared {
     /// Ends its job, whose output is not used.
     fn discard(&self, cluster: &mut dyn Cluster) {
-        let ticket = self.ticket;
         match self.reply {
-            Some(_) => {
-                cluster.observe(Outcome { ticket, accepted: 0, outcome: SpanOutcome::Wasted });
-            }
-            None => cluster.cancel(ticket),
+            Some(_) => cluster.observe(wasted(self.ticket)),
+            None => cluster.cancel(self.ticket),
         }
     }
 }
-
-/// The drafter that this method uses.
-const DRAFTER: usize = 0;
 
 /// The number of verdicts to prepare, unless it is chosen.
 const VERDICTS: usize = 8;
@@ -114,13 +102,15 @@ impl Ssd {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(draft_length: SpeculativeDraftLength) -> Self {
+        Self::of_rounds(DraftRounds::new(draft_length))
+    }
+
+    fn of_rounds(rounds: DraftRounds) -> Self {
         Self {
-            draft_length,
+            rounds,
             verdicts: VERDICTS,
             acceptance: AcceptanceEstimate::default(),
-            drafter_failed: false,
             reproducible: false,
-            lookup: None,
             naming: Vec::new(),
             prepared: Vec::new(),
             submitted: 0,
@@ -137,66 +127,39 @@ impl Ssd {
         Self { verdicts, ..self }
     }
 
-    /// Returns the decoder with a lookup, whose guesses take the place of drafts where they are expected to be better.
+    /// Returns the decoder with a lookup, whose guesses take the place of drafts where they are
+    /// expected to be better.
     #[must_use]
     pub fn with_lookup(self, guesser: Box<dyn Guesser>) -> Self {
-        Self { lookup: Some(Lookup::new(guesser)), ..self }
+        Self { rounds: self.rounds.with_lookup(guesser), ..self }
     }
 
-    /// Returns the draft that was looked up, for which the prepared one is discarded; `None` if this is the drafter's
-    /// round.
-    fn look_up(&mut self, sequence: &mut Sequence, cluster: &mut dyn Cluster) -> Option<Draft> {
-        let shape = self.next_shape(sequence.remaining());
-        let drafter_drafts = !self.drafter_failed && shape.depth() > 0;
-        let lookup = self.lookup.as_mut()?;
-        let looked_up = lookup.draft(sequence, &self.draft_length, drafter_drafts)?;
-        self.hit.take().iter().for_each(|unused| unused.discard(cluster));
-        Some(looked_up)
-    }
-
-    /// Returns the draft of this round: the prepared one, or a new one. `None` without a draft.
+    /// Returns the draft of this round: a guess from earlier text, the prepared draft, or a new one.
     fn draft(
         &mut self,
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
-    ) -> Result<Option<JobReply<Draft>>, DecodeError> {
-        let shape = self.next_shape(sequence.remaining());
-        let hit = self.hit.take();
-        let is_wanted = !self.drafter_failed && shape.depth() > 0;
-        let reply = match hit {
-            Some(hit) if is_wanted && !(self.reproducible && hit.length < shape.depth()) => {
-                sequence.statistics_mut().prepared += 1;
-                let reply = match hit.reply {
-                    Some(reply) => Ok(reply),
-                    None => jobs::draft_in_flight(DRAFTER, hit.ticket, sequence, cluster),
-                };
-                reply.map(|mut reply| {
-                    reply.output.truncate(shape.depth());
-                    reply
-                })
-            }
-            other => {
-                other.iter().for_each(|unused| unused.discard(cluster));
-                if !is_wanted {
-                    return Ok(None);
-                }
-                jobs::draft(DRAFTER, sequence, cluster, shape)
-            }
+    ) -> Result<RoundDraft, DecodeError> {
+        let looked_up = self.rounds.look_up(sequence);
+        let shape = self.rounds.next_shape(sequence.remaining());
+        let Some(hit) = self.hit.take() else {
+            return looked_up.map_or_else(|| self.rounds.draft(sequence, cluster), Ok);
         };
-        match reply {
-            Ok(reply) => Ok(Some(reply)),
-            Err(error) => {
-                sequence.report_failed_drafter(DRAFTER, &jobs::drafter_failure(error)?);
-                self.drafter_failed = true;
-                Ok(None)
-            }
+        let depth = shape.map_or(0, |shape| shape.depth());
+        if looked_up.is_some() || depth == 0 || self.reproducible && hit.length < depth {
+            hit.discard(cluster);
+            return looked_up.map_or_else(|| self.rounds.draft(sequence, cluster), Ok);
         }
-    }
-
-    /// Returns the shape of a draft if so many more tokens may be committed.
-    fn next_shape(&self, remaining: usize) -> DraftShape {
-        // The target adds a token of its own, so a draft never needs the last position.
-        self.draft_length.next_shape().truncated(remaining.saturating_sub(1))
+        sequence.statistics_mut().prepared += 1;
+        let reply = match hit.reply {
+            Some(reply) => Ok(reply),
+            None => jobs::draft_in_flight(self.rounds.drafter, hit.ticket, sequence, cluster),
+        };
+        let reply = reply.map(|mut reply| {
+            reply.output.truncate(depth);
+            reply
+        });
+        self.rounds.of_drafter(reply, sequence)
     }
 
     /// Returns the most probable verdicts on a draft of `drafted` tokens, best first: for each, the number of
@@ -237,7 +200,8 @@ impl Ssd {
         let used = self.branches.map_or(0, |(_, used)| used);
         self.branches = Some((sequence.id(), used.max(branch + 1)));
         let id = sequence.id().branch(branch as u16);
-        let request = DraftRequest { id, ..DraftRequest::new(DRAFTER, sequence, ahead, shape) };
+        let request =
+            DraftRequest { id, ..DraftRequest::new(self.rounds.drafter, sequence, ahead, shape) };
         match jobs::submit_draft(request, sequence, cluster) {
             Ok(ticket) => Ok(Some(ticket)),
             Err(error) => jobs::drafter_failure(error).map(|_| None),
@@ -256,7 +220,8 @@ impl Ssd {
         for accepted in (0..=tokens.len()).rev() {
             let ranks = verdicts.iter().filter(|(of, _)| *of == accepted).map(|(_, rank)| rank);
             let Some(last) = ranks.max() else { continue };
-            if self.next_shape(sequence.remaining().saturating_sub(accepted + 1)).depth() == 0 {
+            let remaining = sequence.remaining().saturating_sub(accepted + 1);
+            if self.rounds.next_shape(remaining).is_none() {
                 continue;
             }
             let shape = DraftShape::Top { width: last + 1, depth: 1, budget: None };
@@ -275,7 +240,8 @@ impl Ssd {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let tokens = draft.tree.tokens();
-        let shape = self.next_shape(sequence.remaining().saturating_sub(accepted + 1));
+        let remaining = sequence.remaining().saturating_sub(accepted + 1);
+        let Some(shape) = self.rounds.next_shape(remaining) else { return Ok(()) };
         let verdicts = self.likely_verdicts(tokens.len());
         let wanted = verdicts.iter().filter(|(of, _)| *of == accepted).count();
         let others = named.iter().filter(|token| tokens.get(accepted) != Some(token));
@@ -305,8 +271,8 @@ impl Ssd {
         let ticket = completion.ticket;
         if let Some(index) = self.naming.iter().position(|(naming, _)| *naming == ticket) {
             let (_, accepted) = self.naming.swap_remove(index);
-            cluster.observe(Outcome { ticket, accepted: 0, outcome: SpanOutcome::Wasted });
-            return match jobs::draft_reply(DRAFTER, sequence, completion) {
+            cluster.observe(wasted(ticket));
+            return match jobs::draft_reply(self.rounds.drafter, sequence, completion) {
                 Ok(named) => {
                     let named = (accepted, named.output.tree.tokens());
                     self.prepare(draft, named, sequence, cluster)
@@ -318,7 +284,7 @@ impl Ssd {
         else {
             return Ok(());
         };
-        match jobs::draft_reply(DRAFTER, sequence, completion) {
+        match jobs::draft_reply(self.rounds.drafter, sequence, completion) {
             Ok(reply) => self.prepared[index].reply = Some(reply),
             Err(error) => {
                 jobs::drafter_failure(error)?;
@@ -350,62 +316,39 @@ impl Decoder for Ssd {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let before = sequence.tokens().len();
-        let looked_up = self.look_up(sequence, cluster);
-        let reply = match looked_up {
-            Some(_) => None,
-            None => self.draft(sequence, cluster)?,
-        };
-        let (empty, drafted) = (Draft::empty(), reply.as_ref().map(|reply| &reply.output));
-        let draft = looked_up.as_ref().or(drafted).unwrap_or(&empty);
+        let mut round = self.draft(sequence, cluster)?;
+        if let RoundDraft::Drafted(reply) = &mut round {
+            // Only the part of drafting that the last verification did not hide costs time. The draft
+            // shared its passes with those for other verdicts, which are this sequence's, too.
+            reply.time = reply.time.own_after(self.verified_ns.unwrap_or(0));
+        }
+        let draft = round.draft();
         if !draft.tree.is_chain() {
             return Err(DecodeError::Answer("the draft is not a chain"));
         }
-
-        // While the target scores the draft, the drafter prepares the next one.
-        let tree = draft.tree.clone();
-        let scoring = jobs::submit_score(0, sequence, &[], tree, cluster)?;
+        let scoring = jobs::submit_score(0, sequence, &[], draft.tree.clone(), cluster)?;
         self.scoring = Some(scoring);
-        if reply.is_some() || looked_up.is_some() && !self.drafter_failed {
+        // 1. Meanwhile, the drafter names tokens after the draft's parts.
+        if !matches!(round, RoundDraft::None(_)) && !self.rounds.drafter_failed {
             self.name_tokens(draft, sequence, cluster)?;
         }
+        // 2. It drafts after the most probable verdicts.
         let score = loop {
             let completion = cluster.next_completion()?;
             if completion.ticket == scoring {
-                self.scoring = None;
                 break jobs::score_reply(sequence, draft.tree.len(), completion)?;
             }
             self.handle_completion(draft, sequence, completion, cluster)?;
         };
-
+        self.scoring = None;
+        // 3. The draft is verified. The draft that was prepared for this verdict is the next one.
         let verdict = sequence.verify_whole(draft, &score.output.rows);
-        let accepted = sequence.commit(draft, &verdict, &score.output);
+        let accepted = self.rounds.commit(&round, &verdict, &score, sequence, cluster);
         self.keep(accepted, verdict.token, cluster);
-        if let Some(lookup) = &mut self.lookup {
-            let of_drafter = drafted.filter(|draft| !draft.tree.is_empty()).map(|_| accepted);
-            lookup.observe(&sequence.tokens()[before..], of_drafter);
-        }
-        if looked_up.is_none() {
+        if !self.rounds.has_looked_up {
             self.acceptance.add(accepted, verdict.rejected);
         }
-        // Only the part of drafting that the last verification did not hide costs time. The draft shared its passes with
-        // those for other verdicts, which are this sequence's, too.
-        let start_ns = self.verified_ns.replace(score.time.finished_ns).unwrap_or(0);
-        self.draft_length.observe(&Round {
-            requested: reply.is_some(),
-            drafted: draft.tree.len(),
-            looked_up: looked_up.is_some(),
-            accepted,
-            rejected: verdict.rejected,
-            confidences: Vec::new(),
-            draft: reply.as_ref().map(|reply| reply.time.own_after(start_ns)).unwrap_or_default(),
-            score: score.time,
-            ranked: None,
-        });
-        let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
-        for ticket in reply.map(|reply| reply.ticket).into_iter().chain([scoring]) {
-            cluster.observe(Outcome { ticket, accepted, outcome });
-        }
+        self.verified_ns = Some(score.time.finished_ns);
         Ok(())
     }
 
@@ -430,13 +373,12 @@ impl AnswerDecoder for Ssd {
         options: &DecoderOptions,
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
-        let decoder = Self::new(self.draft_length.for_new_answer(prompt_tokens));
-        let lookup = Lookup::of(options);
+        let policy = self.rounds.policy.for_new_answer(prompt_tokens);
         Box::new(Self {
             acceptance: self.acceptance,
             reproducible: options.reproducible,
-            lookup,
-            ..decoder.with_verdicts(self.verdicts)
+            verdicts: self.verdicts,
+            ..Self::of_rounds(DraftRounds::of_answer(policy, options))
         })
     }
 }

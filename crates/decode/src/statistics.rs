@@ -21,7 +21,7 @@ pub struct Statistics {
     pub lookups: u64,
     /// The number of drafted tokens, tested or not.
     pub draft_tokens: u64,
-    /// By drafter: how many of them it has drafted. The others were looked up or guessed. Drafters at the end may be missing if they
+    /// By drafter: how many of them it has drafted. The others were looked up. Drafters at the end may be missing if they
     /// have drafted nothing.
     pub draft_tokens_by_drafter: Vec<u64>,
     /// By depth, starting at 0: the number of rounds in which the draft token at this depth was
@@ -47,11 +47,6 @@ impl Statistics {
             self.draft_tokens_by_drafter.resize(drafter + 1, 0);
         }
         self.draft_tokens_by_drafter[drafter] += tokens as u64;
-    }
-
-    /// Counts tokens that were guessed for a pass without draft tokens, which takes no time.
-    pub(crate) fn count_guess(&mut self, tokens: usize) {
-        self.draft_tokens += tokens as u64;
     }
 
     /// Counts a draft that was looked up in earlier text, which takes no time.
@@ -134,14 +129,13 @@ mod tests {
     fn counters_match_the_published_definitions() {
         let mut statistics = Statistics::default();
         statistics.count_draft(1, 7, 40);
-        statistics.count_guess(2);
         statistics.count_round(3, 3, false, 4); // all accepted, and a bonus token
         statistics.count_round(3, 1, true, 2); // rejected at the second
         statistics.count_round(3, 0, true, 1); // rejected at once
         statistics.count_round(0, 0, false, 1); // no draft
         assert_eq!(statistics.mean_accepted_tokens(), 2.0);
         assert_eq!(statistics.drafts, 3);
-        assert_eq!((statistics.draft_tokens, statistics.draft_ns), (9, 40));
+        assert_eq!((statistics.draft_tokens, statistics.draft_ns), (7, 40));
         assert_eq!(statistics.draft_tokens_by_drafter, [0, 7]);
         assert_eq!(statistics.tested, [3, 2, 1]);
         assert_eq!(statistics.accepted, [2, 1, 1]);

@@ -1054,6 +1054,7 @@ static EVERY_SECOND: MethodEntry = MethodEntry {
     drafting: Drafting::BeforeVerification,
     several_targets: false,
     offers: &[Need::Features, Need::VerifiedPrefix, Need::Feedback],
+    combines_drafters: false,
     decoder: |_| Box::new(EverySecond::default()),
 };
 

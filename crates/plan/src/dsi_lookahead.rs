@@ -9,6 +9,7 @@ use crate::interruptions::Interruptions;
 use crate::knowledge::{Forecast, Knowledge, READ_TOKENS, READING_SHARE, faded};
 use crate::pauses::{Pauses, TrialOutlook};
 use crate::rounds::Pipeline;
+use crate::{JobObserver, Policy};
 
 /// Decides how many draft tokens one verification task has.
 ///
@@ -136,77 +137,6 @@ impl DsiLookahead {
         let pauses = self.pauses.for_new_answer();
         let (prompt_scores, unread_tokens) = (self.all_replicas, prompt_tokens);
         Self { prompt_scores, unread_tokens, draft_time, pauses, ..self.clone() }
-    }
-
-    /// Returns what other methods can use of what it has learned.
-    #[must_use]
-    pub fn knowledge(&self) -> Knowledge {
-        let (one_ns, slowdown) = (self.one_row_ns(), self.slowdown());
-        let further =
-            |(rows, ns): (usize, f64)| (rows.saturating_sub(1), (ns - one_ns).max(0.0) / slowdown);
-        let is_measured = |rows: usize| self.scores.measured().any(|(other, _)| other == rows + 1);
-        let known = self.known_rows.times().filter(|&(rows, _)| !is_measured(rows));
-        let mut rows = CostCurve::default();
-        rows.adopt(self.scores.measured().map(further).chain(known));
-        Knowledge {
-            acceptance: Some(self.acceptance.clone()),
-            score_costs: self.score_costs,
-            plain_ns: self.knows_target().then(|| self.plain_ns()),
-            slowdown: self.measured_slowdown(),
-            waited_ns: Some(self.waited_ns),
-            rows,
-            ..self.draft_time.knowledge()
-        }
-    }
-
-    /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
-    pub fn adopt(&mut self, known: &Knowledge) {
-        if let Some(acceptance) = &known.acceptance {
-            self.acceptance = acceptance.clone();
-        }
-        if let Some(alone_ns) = known.plain_ns {
-            if !self.scores.is_measured() && !self.alone.is_measured() {
-                self.score_costs = known.score_costs;
-            }
-            // What drafting costs the target stays as it is.
-            self.scores.scale(alone_ns / self.alone.value_or(alone_ns));
-            self.alone.replace(alone_ns);
-            self.fade_slowdown();
-            self.slowdown = known.slowdown.unwrap_or(self.slowdown);
-            self.known_rows = known.rows.clone();
-            let (one_ns, slowdown) = (self.one_row_ns(), self.slowdown());
-            let further = known.rows.times().map(|(rows, ns)| (rows + 1, one_ns + slowdown * ns));
-            self.scores.adopt(std::iter::once((1, one_ns)).chain(further));
-        }
-        self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
-        self.draft_time.adopt(known);
-        self.missed_by_drafter = known.unread_tokens;
-    }
-
-    /// Starts in the middle of an answer, after other methods that worked for `others_ns` nanoseconds. The last of them had this
-    /// knowledge.
-    pub fn start(&mut self, known: &Knowledge, others_ns: f64) {
-        (self.prompt_scores, self.unread_tokens) = (0, known.unread_tokens);
-        self.verdicts_left = None;
-        self.draft_time.start(known.unread_tokens);
-        self.pauses.start(self.alone_ns(), others_ns);
-        self.decide();
-    }
-
-    /// Returns what it expects of the next tokens; `None` if the costs are not known. `missed`: the number of tokens that
-    /// were committed since it last worked.
-    #[must_use]
-    pub fn forecast(&self, missed: usize) -> Option<Forecast> {
-        let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
-        let speed = match self.mode {
-            DraftLength::Auto => self.best_length().1,
-            _ => self.speed(self.length, &self.of_first(), &self.scores.up_to(self.length)),
-        };
-        let missed = if self.replicas > 1 { missed as f64 } else { 0.0 };
-        let reading_ns = missed * self.reading_ns();
-        let drafter_ns = self.draft_time.reading_ns(self.missed_by_drafter);
-        let forecast = Forecast::new(self.mode, speed, alone_ns, drafter_ns.max(reading_ns));
-        Some(forecast.starting_at(alone_ns * self.slowdown()))
     }
 
     /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is
@@ -361,31 +291,6 @@ impl DsiLookahead {
         self.acceptance.of_first_in_jobs(horizon, self.job_length(self.length))
     }
 
-    /// Learns the time of a replica's job of `rows` rows. `while_drafting`: whether drafters worked at the same time.
-    pub fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
-        let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
-        self.has_read |= self.observe_reading(rows, time);
-        match self.prompt_scores {
-            0 => {
-                let usual_ns = self.usual_ns(rows.max(own_rows as usize), while_drafting);
-                let time = &self.interruptions.of_job(time, usual_ns);
-                if let Some(ns) = self.score_costs.learn(time) {
-                    // The target alone takes no longer for one row. The pass that measured it may have been cold.
-                    if while_drafting && ns < self.alone.value_or(0.0) {
-                        self.alone.add(ns);
-                    }
-                    match rows.max(own_rows as usize) {
-                        1 if !while_drafting => self.observe_alone(ns),
-                        rows => self.scores.add(rows, ns),
-                    }
-                    self.decide();
-                }
-            }
-            // A replica's first job computes the prompt.
-            _ => self.prompt_scores -= 1,
-        }
-    }
-
     /// Learns from the time of a replica's job of `rows` rows what it takes to read tokens. Returns
     /// whether it has read some, because it was idle.
     fn observe_reading(&mut self, rows: usize, time: &JobTime) -> bool {
@@ -415,26 +320,6 @@ impl DsiLookahead {
         }
     }
 
-    /// Learns that `tokens` tokens were committed at `now_ns`, on the cluster's clock. `alone`: whether the
-    /// target had neither drafts nor a drafter that ran at the same time.
-    pub fn observe_step(&mut self, tokens: usize, now_ns: u64, alone: bool) {
-        if alone {
-            self.draft_time.skip(tokens);
-            self.unread_tokens += tokens;
-        } else {
-            self.unread_tokens = 0;
-        }
-        if std::mem::take(&mut self.has_read) && alone {
-            return self.pauses.skip(now_ns);
-        }
-        let was_paused = self.pauses.is_paused();
-        let outlook = self.pauses.needs_outlook().then(|| self.outlook());
-        self.pauses.observe(tokens, now_ns, alone, outlook);
-        if was_paused {
-            self.decide();
-        }
-    }
-
     /// Returns the mean time of further rows of a job.
     fn row_ns(&self) -> f64 {
         let longest = self.scores.largest();
@@ -448,6 +333,18 @@ impl DsiLookahead {
         match self.last_reading {
             Some((tokens, ns)) => (ns - plain_ns).max(0.0) / tokens as f64,
             None => self.row_ns().max(READING_SHARE * plain_ns),
+        }
+    }
+
+    /// Returns how many committed tokens a replica may lag behind to get a job: what it reads in the
+    /// time of a pass. More would hold up the job.
+    #[must_use]
+    pub fn max_lag(&self) -> usize {
+        let one_ns = self.scores.up_to(1)[1];
+        let row_ns = self.row_ns().max(READING_SHARE * one_ns);
+        match self.mode {
+            DraftLength::Auto if row_ns > 0.0 => (one_ns / row_ns) as usize,
+            _ => usize::MAX,
         }
     }
 
@@ -473,23 +370,6 @@ impl DsiLookahead {
         let longest_ns = scores[self.scores.largest().min(self.length)];
         let expected_speedup = self.expected_speed() * alone_ns;
         TrialOutlook { speedup_at_best, expected_speedup, catch_up_ns, draft_ns, longest_ns }
-    }
-
-    /// Learns how long a draft job of `tokens` tokens took.
-    pub fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
-        self.pauses.observe_draft(tokens);
-        self.draft_time.add(tokens, time);
-        self.decide();
-    }
-
-    /// Learns from a verdict. `tested`: the positions of the first drafter's tested tokens in the jobs that drafted them,
-    /// from 0; all but a rejected last one were accepted. `further`: the number of tokens that were committed after the
-    /// accepted ones, after which that drafter starts afresh.
-    pub fn observe_verdict(&mut self, tested: &[usize], rejected: bool, further: usize) {
-        self.acceptance
-            .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
-        self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
-        self.explore();
     }
 
     fn knows_times(&self) -> bool {
@@ -542,6 +422,128 @@ impl DsiLookahead {
         let scores = self.scores.at_best_up_to(self.length);
         let (rows, at_best) = self.best_length_with(of_first, &scores);
         (at_best > speed * MIN_GAIN_OF_TRIAL).then_some(rows)
+    }
+}
+
+impl Policy for DsiLookahead {
+    fn knowledge(&self) -> Knowledge {
+        let (one_ns, slowdown) = (self.one_row_ns(), self.slowdown());
+        let further =
+            |(rows, ns): (usize, f64)| (rows.saturating_sub(1), (ns - one_ns).max(0.0) / slowdown);
+        let is_measured = |rows: usize| self.scores.measured().any(|(other, _)| other == rows + 1);
+        let known = self.known_rows.times().filter(|&(rows, _)| !is_measured(rows));
+        let mut rows = CostCurve::default();
+        rows.adopt(self.scores.measured().map(further).chain(known));
+        Knowledge {
+            acceptance: Some(self.acceptance.clone()),
+            score_costs: self.score_costs,
+            plain_ns: self.knows_target().then(|| self.plain_ns()),
+            slowdown: self.measured_slowdown(),
+            waited_ns: Some(self.waited_ns),
+            rows,
+            ..self.draft_time.knowledge()
+        }
+    }
+
+    fn adopt(&mut self, known: &Knowledge) {
+        if let Some(acceptance) = &known.acceptance {
+            self.acceptance = acceptance.clone();
+        }
+        if let Some(alone_ns) = known.plain_ns {
+            if !self.scores.is_measured() && !self.alone.is_measured() {
+                self.score_costs = known.score_costs;
+            }
+            // What drafting costs the target stays as it is.
+            self.scores.scale(alone_ns / self.alone.value_or(alone_ns));
+            self.alone.replace(alone_ns);
+            self.fade_slowdown();
+            self.slowdown = known.slowdown.unwrap_or(self.slowdown);
+            self.known_rows = known.rows.clone();
+            let (one_ns, slowdown) = (self.one_row_ns(), self.slowdown());
+            let further = known.rows.times().map(|(rows, ns)| (rows + 1, one_ns + slowdown * ns));
+            self.scores.adopt(std::iter::once((1, one_ns)).chain(further));
+        }
+        self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
+        self.draft_time.adopt(known);
+        self.missed_by_drafter = known.unread_tokens;
+    }
+
+    fn start(&mut self, known: &Knowledge, others_ns: f64) {
+        (self.prompt_scores, self.unread_tokens) = (0, known.unread_tokens);
+        self.verdicts_left = None;
+        self.draft_time.start(known.unread_tokens);
+        self.pauses.start(self.alone_ns(), others_ns);
+        self.decide();
+    }
+
+    fn forecast(&self, missed: usize) -> Option<Forecast> {
+        let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
+        let speed = match self.mode {
+            DraftLength::Auto => self.best_length().1,
+            _ => self.speed(self.length, &self.of_first(), &self.scores.up_to(self.length)),
+        };
+        let missed = if self.replicas > 1 { missed as f64 } else { 0.0 };
+        let reading_ns = missed * self.reading_ns();
+        let drafter_ns = self.draft_time.reading_ns(self.missed_by_drafter);
+        let forecast = Forecast::new(self.mode, speed, alone_ns, drafter_ns.max(reading_ns));
+        Some(forecast.starting_at(alone_ns * self.slowdown()))
+    }
+}
+
+impl JobObserver for DsiLookahead {
+    fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
+        let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
+        self.has_read |= self.observe_reading(rows, time);
+        match self.prompt_scores {
+            0 => {
+                let usual_ns = self.usual_ns(rows.max(own_rows as usize), while_drafting);
+                let time = &self.interruptions.of_job(time, usual_ns);
+                if let Some(ns) = self.score_costs.learn(time) {
+                    // The target alone takes no longer for one row. The pass that measured it may have been cold.
+                    if while_drafting && ns < self.alone.value_or(0.0) {
+                        self.alone.add(ns);
+                    }
+                    match rows.max(own_rows as usize) {
+                        1 if !while_drafting => self.observe_alone(ns),
+                        rows => self.scores.add(rows, ns),
+                    }
+                    self.decide();
+                }
+            }
+            // A replica's first job computes the prompt.
+            _ => self.prompt_scores -= 1,
+        }
+    }
+
+    fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
+        self.pauses.observe_draft(tokens);
+        self.draft_time.add(tokens, time);
+        self.decide();
+    }
+
+    fn observe_verdict(&mut self, tested: &[usize], rejected: bool, further: usize) {
+        self.acceptance
+            .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
+        self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
+        self.explore();
+    }
+
+    fn observe_round(&mut self, tokens: usize, now_ns: u64, alone: bool) {
+        if alone {
+            self.draft_time.skip(tokens);
+            self.unread_tokens += tokens;
+        } else {
+            self.unread_tokens = 0;
+        }
+        if std::mem::take(&mut self.has_read) && alone {
+            return self.pauses.skip(now_ns);
+        }
+        let was_paused = self.pauses.is_paused();
+        let outlook = self.pauses.needs_outlook().then(|| self.outlook());
+        self.pauses.observe(tokens, now_ns, alone, outlook);
+        if was_paused {
+            self.decide();
+        }
     }
 }
 
@@ -647,10 +649,10 @@ mod tests {
         let mut reading = JobTime::alone(11_000);
         reading.cost.add_pass(101, 101, 1, 11_000);
         lookahead.observe_score(1, &reading, false);
-        lookahead.observe_step(1, 20_000, true);
+        lookahead.observe_round(1, 20_000, true);
         for step in 1..=3 {
             lookahead.observe_score(1, &JobTime::alone(1_000), false);
-            lookahead.observe_step(1, 20_000 + step * 1_000, true);
+            lookahead.observe_round(1, 20_000 + step * 1_000, true);
         }
         assert_eq!(lookahead.reading_ns(), 100.0);
     }

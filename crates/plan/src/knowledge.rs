@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::estimates::JobTime;
-    use crate::{DsiLookahead, PearlDraftLength, SpeculativeDraftLength};
+    use crate::{DsiLookahead, JobObserver, PearlDraftLength, Policy, SpeculativeDraftLength};
     use forerun_core::DraftShape;
 
     /// Returns policies that have adopted the knowledge of targets with these times, one after another.
@@ -169,7 +169,7 @@ mod tests {
 
     fn forecasts(times: &[f64]) -> [Forecast; 3] {
         let (speculative, pearl, dsi) = adopted(times);
-        [speculative.forecast(), pearl.forecast(), dsi.forecast(0)].map(Option::unwrap)
+        [speculative.forecast(0), pearl.forecast(0), dsi.forecast(0)].map(Option::unwrap)
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             speculative.adopt(&known);
             pearl.adopt(&known);
             dsi.adopt(&known);
-            [speculative.forecast(), pearl.forecast(), dsi.forecast(0)].map(Option::unwrap)
+            [speculative.forecast(0), pearl.forecast(0), dsi.forecast(0)].map(Option::unwrap)
         };
         let drafts = |forecasts: [Forecast; 3]| forecasts.map(|forecast| forecast.drafts);
         assert_eq!(drafts(forecasts(16, DraftLength::Auto, true)), [false; 3]);
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn what_drafting_costs_the_target_is_measured_once_for_all() {
         let (_, mut pearl, mut dsi) = adopted(&[1e6]);
-        let (ideal_pearl, ideal_dsi) = (pearl.forecast().unwrap(), dsi.forecast(0).unwrap());
+        let (ideal_pearl, ideal_dsi) = (pearl.forecast(0).unwrap(), dsi.forecast(0).unwrap());
         let known = Knowledge::of_target(1e6);
         pearl.start(&known, 0.0);
         (0..2).for_each(|_| pearl.observe_score(1, &JobTime::alone(2_000_000), true));
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(known.slowdown.map(|slowdown| (10.0 * slowdown).round()), Some(20.0));
         dsi.adopt(&known);
         let (pearl_ns, dsi_ns) =
-            (pearl.forecast().unwrap().token_ns, dsi.forecast(0).unwrap().token_ns);
+            (pearl.forecast(0).unwrap().token_ns, dsi.forecast(0).unwrap().token_ns);
         assert!(pearl_ns > 1.4 * ideal_pearl.token_ns, "{pearl_ns} {ideal_pearl:?}");
         assert!(dsi_ns > 1.4 * ideal_dsi.token_ns, "{dsi_ns} {ideal_dsi:?}");
         // Others know nothing of it, and take other rows for granted. It fades slowly.
@@ -247,15 +247,15 @@ mod tests {
             pearl.adopt(&Knowledge::of_target(1e6));
             dsi.adopt(&Knowledge::of_target(1e6));
         }
-        assert!((pearl.forecast().unwrap().token_ns / pearl_ns - 1.0).abs() < 0.02);
+        assert!((pearl.forecast(0).unwrap().token_ns / pearl_ns - 1.0).abs() < 0.02);
         assert!((dsi.forecast(0).unwrap().token_ns / dsi_ns - 1.0).abs() < 0.02);
         // If the machine becomes twice as fast, it does so for both kinds of passes.
         pearl.adopt(&Knowledge::of_target(0.5e6));
-        let faster_ns = pearl.forecast().unwrap().token_ns;
+        let faster_ns = pearl.forecast(0).unwrap().token_ns;
         assert!((1.5..2.05).contains(&(pearl_ns / faster_ns)), "{pearl_ns} {faster_ns}");
         // After 1,000 forecasts, in 4,000 steps of a long turn, it is worth another trial.
         (0..1_000).for_each(|_| pearl.adopt(&Knowledge::of_target(1e6)));
-        assert!(pearl.forecast().unwrap().token_ns < 1.1 * ideal_pearl.token_ns);
+        assert!(pearl.forecast(0).unwrap().token_ns < 1.1 * ideal_pearl.token_ns);
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
         speculative.adopt(&slow);
         pearl.adopt(&slow);
         dsi.adopt(&slow);
-        for forecast in [speculative.forecast(), pearl.forecast(), dsi.forecast(0)] {
+        for forecast in [speculative.forecast(0), pearl.forecast(0), dsi.forecast(0)] {
             let forecast = forecast.unwrap();
             assert_eq!((forecast.drafts, forecast.token_ns), (false, 1.02e6));
         }
@@ -311,7 +311,7 @@ mod tests {
         let (speculative, pearl, dsi) = adopted(&[1e6]);
         let (mut pearl, mut dsi) = (pearl.for_new_answer(500), dsi.for_new_answer(500));
         pearl.observe_round(1, 0, true);
-        dsi.observe_step(1, 0, true);
+        dsi.observe_round(1, 0, true);
         let speculative = speculative.for_new_answer(500).knowledge().unread_tokens;
         let (pearl, dsi) = (pearl.knowledge().unread_tokens, dsi.knowledge().unread_tokens);
         assert_eq!((speculative, pearl, dsi), (500, 501, 501));

@@ -3,12 +3,12 @@
 use crate::DraftLength;
 use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
-use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
 use crate::interruptions::Interruptions;
 use crate::knowledge::{Forecast, Knowledge, faded};
 use crate::pauses::{Pauses, TrialOutlook};
 use crate::rounds::ParallelRounds;
+use crate::{JobObserver, Policy};
 
 /// Decides how many tokens are drafted during a target forward (PEARL, arXiv 2408.11850, §4.3: γ =
 /// round(c), where c is the ratio of the target's time to the drafter's).
@@ -40,8 +40,6 @@ pub struct PearlDraftLength {
     rows: CostCurve,
     draft_time: DraftTime,
     acceptance: Acceptance,
-    /// The further tokens of a pass with guesses.
-    guess_gain: DecayingMean,
     /// The estimated time for a token.
     token_ns: f64,
     /// γ of the next round and, after a rejection, the number of tokens to draft before the pass.
@@ -92,7 +90,6 @@ impl PearlDraftLength {
             rows: CostCurve::default(),
             draft_time: DraftTime::default(),
             acceptance: Acceptance::default(),
-            guess_gain: DecayingMean::default(),
             token_ns: f64::INFINITY,
             next: (INITIAL_LENGTH.min(length), 0),
             rounds: 0,
@@ -126,64 +123,6 @@ impl PearlDraftLength {
         let draft_time = self.draft_time.for_new_answer(prompt_tokens);
         let pauses = self.pauses.for_new_answer();
         Self { first_score: true, draft_time, pauses, ..self.clone() }
-    }
-
-    /// Returns what other methods can use of what it has learned.
-    #[must_use]
-    pub fn knowledge(&self) -> Knowledge {
-        let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
-        Knowledge {
-            acceptance: Some(self.acceptance.clone()),
-            score_costs: self.score_costs,
-            plain_ns: alone_ns.is_finite().then_some(alone_ns),
-            slowdown: self.measured_slowdown(),
-            waited_ns: Some(self.waited_ns),
-            rows: self.rows.clone(),
-            ..self.draft_time.knowledge()
-        }
-    }
-
-    /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
-    pub fn adopt(&mut self, known: &Knowledge) {
-        if let Some(acceptance) = &known.acceptance {
-            self.acceptance = acceptance.clone();
-        }
-        let is_measured = self.alone.is_measured() || self.while_drafting.is_known();
-        if let Some(ns) = known.plain_ns {
-            if !is_measured {
-                self.score_costs = known.score_costs;
-            }
-            // What drafting costs the target stays as it is.
-            let factor = self.alone.replace(ns, &self.score_costs);
-            self.while_drafting.scale(factor);
-        }
-        self.fade_slowdown();
-        self.slowdown = known.slowdown.unwrap_or(self.slowdown);
-        self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
-        self.rows.adopt(known.rows.times());
-        self.draft_time.adopt(known);
-        self.unread_tokens = known.unread_tokens;
-    }
-
-    /// Starts in the middle of an answer, after other methods that worked for `others_ns` nanoseconds. The last of them had this
-    /// knowledge.
-    pub fn start(&mut self, known: &Knowledge, others_ns: f64) {
-        self.first_score = false;
-        self.draft_time.start(known.unread_tokens);
-        self.pauses.start(self.alone_ns(), others_ns);
-        self.choose();
-    }
-
-    /// Returns what it expects of the next tokens; `None` if the costs are not known.
-    #[must_use]
-    pub fn forecast(&self) -> Option<Forecast> {
-        let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
-        let reading_ns = self.draft_time.reading_ns(self.unread_tokens);
-        let speed = match self.mode {
-            DraftLength::Auto => self.best_speed(),
-            _ => self.speed(self.length, 0, &self.of_first(), &self.rows.up_to(4 * self.length)),
-        };
-        Some(Forecast::new(self.mode, speed, alone_ns, reading_ns))
     }
 
     /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is
@@ -221,28 +160,6 @@ impl PearlDraftLength {
         // Only gains are at risk: the target works meanwhile if nothing is drafted first.
         let is_affordable = self.draft_time.estimate_ns(first) <= self.pauses.gained_ns();
         if is_affordable { first } else { 0 }
-    }
-
-    /// Returns how many tokens to guess for a pass without unverified tokens. With an automatic length these are 0
-    /// while drafting pauses.
-    #[must_use]
-    pub fn guess_length(&self, gamma: usize) -> usize {
-        if self.mode == DraftLength::Auto && !self.while_drafting.is_known() {
-            // First a pass over one row shows what the drafter's work costs the target.
-            return 0;
-        }
-        let rows_ns = self.slowdown() * self.rows.up_to(gamma)[gamma];
-        let is_probe = self.rounds.is_multiple_of(PROBE_EVERY);
-        let pays = !self.guess_gain.is_known()
-            || rows_ns == 0.0
-            || self.guess_gain.value_or(0.0) * self.token_ns > rows_ns;
-        if self.mode != DraftLength::Auto || pays || is_probe { gamma } else { 0 }
-    }
-
-    /// Learns how many tokens a pass with guesses committed. `own`: whether the target added a token of its own.
-    /// Otherwise the next pass would have committed the drafter's tokens.
-    pub fn observe_guess(&mut self, committed: usize, own: bool) {
-        self.guess_gain.add(if own { committed.saturating_sub(1) as f64 } else { 0.0 });
     }
 
     /// Returns the maximum number of tokens to draft during one forward, for this γ.
@@ -284,52 +201,6 @@ impl PearlDraftLength {
     /// Returns, for `n` from 0, the probability that the first `n` tokens after the present text are accepted.
     fn of_first(&self) -> Vec<f64> {
         self.acceptance.of_first_in_jobs(HORIZON, self.tokens_per_job(self.cap()))
-    }
-
-    /// Learns the time of a score job with `rows` rows. `while_drafting`: whether the drafter worked
-    /// at the same time.
-    pub fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
-        if std::mem::take(&mut self.first_score) {
-            return;
-        }
-        let time = &self.interruptions.of_job(time, self.usual_ns(rows, while_drafting));
-        let Some(ns) = self.score_costs.learn(time) else { return };
-        // The target alone takes no longer for one row. The pass that measured it may have been cold.
-        if while_drafting && ns < self.alone.without_neighbours_or(0.0, &self.score_costs) {
-            self.alone.add(time);
-        }
-        match rows {
-            1 if while_drafting => self.while_drafting.add(time),
-            1 => {
-                self.alone.add(time);
-                self.draft_time.expect(self.alone.without_neighbours_or(0.0, &self.score_costs));
-            }
-            _ if self.one_row_ns().is_finite() => {
-                self.rows.add(rows - 1, (ns - self.one_row_ns()).max(0.0) / self.slowdown());
-            }
-            _ => {}
-        }
-    }
-
-    /// Learns how long a draft job of `tokens` tokens took.
-    pub fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
-        self.pauses.observe_draft(tokens);
-        self.draft_time.add(tokens, time);
-    }
-
-    /// Learns that a round has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
-    /// the target had neither drafts nor a drafter that ran at the same time.
-    pub fn observe_round(&mut self, tokens: usize, now_ns: u64, alone: bool) {
-        if alone {
-            self.draft_time.skip(tokens);
-        }
-        self.rounds = self.rounds.wrapping_add(1);
-        let outlook = self.pauses.needs_outlook().then(|| self.trial_outlook());
-        self.pauses.observe(tokens, now_ns, alone, outlook);
-        // The next token of the target alone does not wait for lengths that nobody uses.
-        if !self.pauses.is_paused() {
-            self.choose();
-        }
     }
 
     /// Returns what estimates say about a trial of drafting.
@@ -390,15 +261,6 @@ impl PearlDraftLength {
             return lengths;
         }
         self.best_lengths(&of_first, &self.rows.at_best_up_to(4 * self.length)).0
-    }
-
-    /// Learns from a verdict on the drafter's tokens. `tested`: the positions of the tested tokens in the jobs that drafted
-    /// them, from 0; all but a rejected last one were accepted. `further`: the number of tokens that were committed after
-    /// the accepted ones, such as a correction or guesses. After them the drafter starts afresh.
-    pub fn observe_verdict(&mut self, tested: &[usize], rejected: bool, further: usize) {
-        self.acceptance
-            .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
-        self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
     }
 
     /// Returns the usual time of a score job with so many rows; `None` if it is not known.
@@ -519,6 +381,108 @@ impl PearlDraftLength {
         };
         let first_ns = self.draft_time.estimate_ns(first);
         ParallelRounds { of_first, first, new, first_ns, min_ns }.speed(score_ns)
+    }
+}
+
+impl Policy for PearlDraftLength {
+    fn knowledge(&self) -> Knowledge {
+        let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
+        Knowledge {
+            acceptance: Some(self.acceptance.clone()),
+            score_costs: self.score_costs,
+            plain_ns: alone_ns.is_finite().then_some(alone_ns),
+            slowdown: self.measured_slowdown(),
+            waited_ns: Some(self.waited_ns),
+            rows: self.rows.clone(),
+            ..self.draft_time.knowledge()
+        }
+    }
+
+    fn adopt(&mut self, known: &Knowledge) {
+        if let Some(acceptance) = &known.acceptance {
+            self.acceptance = acceptance.clone();
+        }
+        let is_measured = self.alone.is_measured() || self.while_drafting.is_known();
+        if let Some(ns) = known.plain_ns {
+            if !is_measured {
+                self.score_costs = known.score_costs;
+            }
+            // What drafting costs the target stays as it is.
+            let factor = self.alone.replace(ns, &self.score_costs);
+            self.while_drafting.scale(factor);
+        }
+        self.fade_slowdown();
+        self.slowdown = known.slowdown.unwrap_or(self.slowdown);
+        self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
+        self.rows.adopt(known.rows.times());
+        self.draft_time.adopt(known);
+        self.unread_tokens = known.unread_tokens;
+    }
+
+    fn start(&mut self, known: &Knowledge, others_ns: f64) {
+        self.first_score = false;
+        self.draft_time.start(known.unread_tokens);
+        self.pauses.start(self.alone_ns(), others_ns);
+        self.choose();
+    }
+
+    fn forecast(&self, _missed: usize) -> Option<Forecast> {
+        let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
+        let reading_ns = self.draft_time.reading_ns(self.unread_tokens);
+        let speed = match self.mode {
+            DraftLength::Auto => self.best_speed(),
+            _ => self.speed(self.length, 0, &self.of_first(), &self.rows.up_to(4 * self.length)),
+        };
+        Some(Forecast::new(self.mode, speed, alone_ns, reading_ns))
+    }
+}
+
+impl JobObserver for PearlDraftLength {
+    fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
+        if std::mem::take(&mut self.first_score) {
+            return;
+        }
+        let time = &self.interruptions.of_job(time, self.usual_ns(rows, while_drafting));
+        let Some(ns) = self.score_costs.learn(time) else { return };
+        // The target alone takes no longer for one row. The pass that measured it may have been cold.
+        if while_drafting && ns < self.alone.without_neighbours_or(0.0, &self.score_costs) {
+            self.alone.add(time);
+        }
+        match rows {
+            1 if while_drafting => self.while_drafting.add(time),
+            1 => {
+                self.alone.add(time);
+                self.draft_time.expect(self.alone.without_neighbours_or(0.0, &self.score_costs));
+            }
+            _ if self.one_row_ns().is_finite() => {
+                self.rows.add(rows - 1, (ns - self.one_row_ns()).max(0.0) / self.slowdown());
+            }
+            _ => {}
+        }
+    }
+
+    fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
+        self.pauses.observe_draft(tokens);
+        self.draft_time.add(tokens, time);
+    }
+
+    fn observe_verdict(&mut self, tested: &[usize], rejected: bool, further: usize) {
+        self.acceptance
+            .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
+        self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
+    }
+
+    fn observe_round(&mut self, tokens: usize, now_ns: u64, alone: bool) {
+        if alone {
+            self.draft_time.skip(tokens);
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        let outlook = self.pauses.needs_outlook().then(|| self.trial_outlook());
+        self.pauses.observe(tokens, now_ns, alone, outlook);
+        // The next token of the target alone does not wait for lengths that nobody uses.
+        if !self.pauses.is_paused() {
+            self.choose();
+        }
     }
 }
 

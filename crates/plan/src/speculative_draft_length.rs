@@ -9,7 +9,7 @@ use crate::outlook::Outlook;
 use crate::ranked_tree::{DraftSize, TreeLimits, fastest_tree};
 use crate::round::Round;
 use crate::round_estimates::{RoundEstimates, RoundTimes};
-use crate::{SharedGoodput, rounds};
+use crate::{Policy, SharedGoodput, rounds};
 use forerun_core::{DraftShape, StopRule};
 
 /// Decides how many tokens to draft in each round.
@@ -187,36 +187,6 @@ impl SpeculativeDraftLength {
         let next = if next.shape.is_some() && !next.is_trial { next } else { self.next.clone() };
         let (first_round, last_ns) = (true, None);
         Self { first_round, last_ns, unread_tokens: prompt_tokens, next, ..before_prompt }
-    }
-
-    /// Returns what other methods can use of what it has learned.
-    #[must_use]
-    pub fn knowledge(&self) -> Knowledge {
-        self.estimates.knowledge(self.unread_tokens)
-    }
-
-    /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
-    pub fn adopt(&mut self, known: &Knowledge) {
-        self.estimates.adopt(known);
-        self.unread_tokens = known.unread_tokens;
-    }
-
-    /// Starts in the middle of an answer, after other methods that worked for `others_ns` nanoseconds.
-    pub fn start(&mut self, others_ns: f64) {
-        (self.first_round, self.last_ns) = (false, None);
-        self.ledger.add_alone(others_ns);
-        self.next = self.decide();
-    }
-
-    /// Returns what it expects of the next tokens; `None` if the costs are not known.
-    #[must_use]
-    pub fn forecast(&self) -> Option<Forecast> {
-        let plain_ns = self.estimates.plain_share().filter(|_| self.estimates.draft.is_known())?;
-        let (usual, _) = self.times();
-        let outlook = self.estimates.acceptance.outlook(self.depth());
-        let speed = self.best(&outlook, &usual, self.longest(), self.stops().as_ref()).speed();
-        let reading_ns = self.unread_tokens as f64 * self.estimates.reading_ns();
-        Some(Forecast::new(self.length, speed, plain_ns, reading_ns))
     }
 
     /// Returns the shape of the next round's draft. Its depth is 0 if no draft should be made.
@@ -559,6 +529,32 @@ impl Choice {
     /// Returns the expected tokens per nanosecond.
     fn speed(&self) -> f64 {
         self.tokens / self.ns
+    }
+}
+
+impl Policy for SpeculativeDraftLength {
+    fn knowledge(&self) -> Knowledge {
+        self.estimates.knowledge(self.unread_tokens)
+    }
+
+    fn adopt(&mut self, known: &Knowledge) {
+        self.estimates.adopt(known);
+        self.unread_tokens = known.unread_tokens;
+    }
+
+    fn start(&mut self, _known: &Knowledge, others_ns: f64) {
+        (self.first_round, self.last_ns) = (false, None);
+        self.ledger.add_alone(others_ns);
+        self.next = self.decide();
+    }
+
+    fn forecast(&self, _missed: usize) -> Option<Forecast> {
+        let plain_ns = self.estimates.plain_share().filter(|_| self.estimates.draft.is_known())?;
+        let (usual, _) = self.times();
+        let outlook = self.estimates.acceptance.outlook(self.depth());
+        let speed = self.best(&outlook, &usual, self.longest(), self.stops().as_ref()).speed();
+        let reading_ns = self.unread_tokens as f64 * self.estimates.reading_ns();
+        Some(Forecast::new(self.length, speed, plain_ns, reading_ns))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::worlds::{Random, World, seeds};
 use forerun_core::DraftShape;
-use forerun_decode::{DecoderOptions, DraftLength, Drafting, METHODS};
+use forerun_decode::{DecoderOptions, DraftLength, Drafting, METHODS, new_decoder};
 
 const LENGTHS: [usize; 5] = [1, 2, 4, 8, 16];
 const LONGEST: usize = 16;
@@ -35,7 +35,7 @@ fn run(
         ..DecoderOptions::new(shape, length)
     };
     let method = METHODS.iter().find(|entry| entry.name == method).unwrap();
-    let mut decoder = (method.decoder)(&options);
+    let mut decoder = new_decoder(method, &options);
     let (mut tokens, mut ns) = (0, 0.0);
     for (number, &(prompt, max_tokens)) in turns.iter().enumerate() {
         decoder = decoder.for_next_answer(&options, prompt);

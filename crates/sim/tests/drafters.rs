@@ -5,7 +5,7 @@
 use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
     Autoregressive, Decoder, DecoderOptions, DraftLength, DrafterSize, Limits, METHODS, Sequence,
-    generate,
+    generate, new_decoder,
 };
 use forerun_sim::{
     AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost, Oracle, SimCluster,
@@ -65,7 +65,7 @@ impl World {
             ..DecoderOptions::new(shape, DraftLength::Auto)
         };
         change(&mut options);
-        let mut decoder = (entry.decoder)(&options);
+        let mut decoder = new_decoder(entry, &options);
         let answer = |seed| {
             decoder = decoder.for_next_answer(&options, self.prompt);
             Self { seed: self.seed + seed, ..self.clone() }.decode(&mut *decoder)

@@ -310,11 +310,11 @@ fn the_first_drafter_that_agrees_with_the_target_is_kept() {
     let timeline = "\
 drafter 0 |DDdxxxxDD...|
 drafter 1 |DDDDdxxDd...|
-target 0  |SSSxxxx.SSS.|
-target 1  |.SSSx.x..SSS|
-target 2  |..SSS..SSS..|
-target 3  |...SSS...xx.|
-target 4  |....sss.....|
+target 0  |SSSxxxx..SSS|
+target 1  |.SSSx....xx.|
+target 2  |..SSS.......|
+target 3  |...SSSx.SSS.|
+target 4  |....sssSSS..|
 target 5  |............|
 ";
     assert_eq!(cluster.trace().to_ascii(MS), timeline);

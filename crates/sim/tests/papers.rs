@@ -266,14 +266,14 @@ fn compositions_are_compared_with_each_paper_at_its_best() {
             ("PEARL", _) => 1.25..1.55,
             _ => 1.3..1.9,
         };
-        assert!(gains.contains(&number(row, 11)), "{gains:?}: {row:?}");
+        assert!(gains.contains(&number(row, 10)), "{gains:?}: {row:?}");
         let without_tokens = row[5] == "ParallelSpec on features";
-        assert_eq!(row[8] == "not possible" && row[9] == "not possible", without_tokens, "{row:?}");
+        assert_eq!(row[7] == "not possible" && row[8] == "not possible", without_tokens, "{row:?}");
     }
     // Four devices are better used as replicas than for a second drafter.
     let with = |drafter: &str| {
         let rows = table.rows.iter().filter(|row| row[1].contains("ninth") && row[5] == drafter);
-        rows.map(|row| number(row, 9)).collect::<Vec<_>>()
+        rows.map(|row| number(row, 8)).collect::<Vec<_>>()
     };
     let (both, one) = (
         with("ParallelSpec on tokens, and EasySpec on four devices"),

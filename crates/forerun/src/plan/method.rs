@@ -100,7 +100,7 @@ impl Method {
 
     /// Returns the decoder of an engine that has not answered yet.
     pub(crate) fn decoder(self, options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
-        (self.0.decoder)(options)
+        forerun_decode::new_decoder(self.0, options)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{AcceptanceModel, Cancellation, Cost, Device, Oracle, SimCluster, Sim
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
     AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Limits, METHODS, Sequence,
-    next_tokens,
+    new_decoder, next_tokens,
 };
 use serde::Serialize;
 
@@ -126,7 +126,7 @@ impl Answers<'_> {
         let unknown = || SimError::Decode(format!("there is no method {method:?}"));
         let entry = METHODS.iter().find(|entry| entry.name == *method).ok_or_else(unknown)?;
         let options = self.options(draft);
-        let mut decoder = (entry.decoder)(&options);
+        let mut decoder = new_decoder(entry, &options);
         if draft.is_auto() {
             // An engine has learned from earlier answers.
             decoder = decoder.for_next_answer(&options, 1);
@@ -143,7 +143,7 @@ impl Answers<'_> {
             total.2 += answer.passes;
             decoder = match draft.is_auto() {
                 true => decoder.for_next_answer(&options, 1),
-                false => (entry.decoder)(&options),
+                false => new_decoder(entry, &options),
             };
         }
         Ok(Simulated {
