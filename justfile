@@ -1,6 +1,7 @@
 # The checks of CI, longer tests, and the documentation. `just --list` shows all recipes.
 
-# All features but `mpi`, which needs Open MPI: see docs/decisions/0100-heavy-requirements-stay-outside-the-default-build.md
+# All features but `mpi`, which needs Open MPI: see
+# docs/decisions/0100-heavy-requirements-stay-outside-the-default-build.md
 full := "--features forerun-cli/full"
 
 # What every change must pass, and the parts that it touches: see docs/testing.md
@@ -54,11 +55,13 @@ lossless prompts="120" seed="0":
 samples count="10000":
     FORERUN_SAMPLES={{count}} cargo nextest run --release -p forerun --test integration statistics_of_samples:: --success-output immediate
 
-# Every combination of drafters, methods, targets, sampling options and orders of jobs, whose distributions are enumerated
+# Every combination of drafters, methods, targets, sampling options and orders of jobs, whose
+# distributions are enumerated
 exact:
     FORERUN_CASES=1 cargo nextest run --release -p forerun --test exact_distribution
 
-# Every mutant of `exact_distribution` against `forerun certify`: with up to `count` answers of known models, and up to `count` sampled tokens of checkpoints
+# Every mutant of `exact_distribution` against `forerun certify`: with up to `count` answers of
+# known models, and up to `count` sampled tokens of checkpoints
 certified count="100000":
     FORERUN_CASES={{count}} cargo nextest run --release -p forerun --test exact_distribution certify_finds --success-output immediate
 
@@ -71,13 +74,15 @@ rows cases="2000":
 batches cases="20000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test integration batches::
 
-# The GPU's tests on the software Vulkan driver lavapipe (Debian: mesa-vulkan-drivers), and whole answers with all requests
+# The GPU's tests on the software Vulkan driver lavapipe (Debian: mesa-vulkan-drivers), and whole
+# answers with all requests
 gpu cases="24" driver="/usr/share/vulkan/icd.d/lvp_icd.x86_64.json":
     FORERUN_CASES={{cases}} VK_DRIVER_FILES={{driver}} VK_ICD_FILENAMES={{driver}} cargo nextest run -p forerun-gpu
     FORERUN_CASES={{cases}} VK_DRIVER_FILES={{driver}} VK_ICD_FILENAMES={{driver}} \
         cargo nextest run -p forerun --features gpu -E 'test(gpus::)'
 
-# The GPU's tests on CUDA's emulator, the backend's own, and whole answers; needs a C++ compiler. Those of files of Vulkan's drivers are left out
+# The GPU's tests on CUDA's emulator, the backend's own, and whole answers; needs a C++ compiler.
+# Those of files of Vulkan's drivers are left out
 cuda cases="24":
     cargo nextest run -p forerun-cuda
     FORERUN_CUDA_EMULATOR={{justfile_directory()}}/target/cuda-emulator FORERUN_CASES={{cases}} \
@@ -103,21 +108,24 @@ wire cases="50000":
 training kills="12":
     FORERUN_CASES={{kills}} cargo nextest run --release -p forerun-train resume:: overfits
 
-# Answers over ranks of MPI jobs, by shared memory and TCP, with many lost ranks; needs Open MPI and libclang
+# Answers over ranks of MPI jobs, by shared memory and TCP, with many lost ranks; needs Open MPI and
+# libclang
 mpi cases="500":
     cargo clippy -p forerun-mpi -p forerun-cli --all-targets --all-features --locked -- -D warnings
     FORERUN_CASES={{cases}} cargo test -p forerun-mpi -p forerun-cli --features forerun-mpi/mpi,forerun-cli/mpi \
         --locked --test ranks -- --nocapture
 
-# The worker for NVIDIA Dynamo (dynamo/, not part of `check`: 750 more crates; needs protoc): lints, licences, conformance,
-# and requests whose workers are killed, stopped and restarted, with file discovery and with etcd
+# The worker for NVIDIA Dynamo (dynamo/, not part of `check`: 750 more crates; needs protoc): lints,
+# licences, conformance, and requests whose workers are killed, stopped and restarted, with file
+# discovery and with etcd
 dynamo cases="200":
     cd dynamo && cargo fmt -- --check
     cd dynamo && cargo clippy --all-targets --features front --locked -- -D warnings
     cd dynamo && cargo deny --all-features --locked check licenses bans sources
     cd dynamo && FORERUN_CASES={{cases}} cargo test --features front --locked -- --nocapture --test-threads 1
 
-# Build the release into target/dist: static binaries, archives, a Debian package, bills of materials, checksums
+# Build the release into target/dist: static binaries, archives, a Debian package, bills of
+# materials, checksums
 dist *targets:
     scripts/dist.sh {{targets}}
 
@@ -133,7 +141,8 @@ platforms:
 aarch64:
     scripts/test_aarch64.sh
 
-# What the states of a hybrid cost: rounds after rejections and acceptances, passes that keep states, a prompt
+# What the states of a hybrid cost: rounds after rejections and acceptances, passes that keep
+# states, a prompt
 states rounds="300":
     FORERUN_ROUNDS={{rounds}} cargo bench -p forerun-cpu --bench states
 
@@ -155,7 +164,8 @@ reference:
     FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --features full --locked --lib option_reference
     FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-server --locked --lib page_of_fields
 
-# Broken files, wrong options, signals and impatient clients: more than 2,000 runs of the program (docs/testing.md)
+# Broken files, wrong options, signals and impatient clients: more than 2,000 runs of the program
+# (docs/testing.md)
 hostile data *options:
     cargo build --release --locked -p forerun-cli --features laboratory
     python3 scripts/hostile/run.py --binary target/release/forerun --data {{data}} {{options}}
@@ -196,8 +206,8 @@ links:
     lychee --offline --include-fragments --no-progress --root-dir "$PWD" '*.md' 'docs/**/*.md' 'models/**/*.md' 'bench/**/*.md' 'scripts/**/*.md' --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2'
     [ ! -d target/guide ] || lychee --offline --include-fragments --no-progress --root-dir "$PWD/target/guide" --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2' 'target/guide/**/*.html'
 
-# Drive `forerun serve --cors-origin '*'` with the official clients of OpenAI, Anthropic and LangChain, also in a browser:
-# just clients URL
+# Drive `forerun serve --cors-origin '*'` with the official clients of OpenAI, Anthropic and
+# LangChain, also in a browser: just clients URL
 clients url="http://127.0.0.1:8080":
     python3 -m venv target/clients
     target/clients/bin/pip install --quiet openai anthropic langchain-openai openai-agents
@@ -206,13 +216,15 @@ clients url="http://127.0.0.1:8080":
     cd target/clients && npm install --silent --no-save openai @anthropic-ai/sdk esbuild && \
         node check_clients.mjs {{url}} && node check_clients.mjs {{url}} --browser
 
-# Compare a running server with its OpenAPI document. The document does not say which fields exclude one another.
+# Compare a running server with its OpenAPI document. The document does not say which fields exclude
+# one another.
 openapi url="http://127.0.0.1:8080" examples="200":
     python3 -m venv target/openapi
     target/openapi/bin/pip install --quiet schemathesis
     target/openapi/bin/schemathesis run {{url}}/openapi.json --max-examples {{examples}} --exclude-checks positive_data_acceptance
 
-# Drive the page of `forerun serve` in headless Chromium, with screenshots in target/page-check/screenshots
+# Drive the page of `forerun serve` in headless Chromium, with screenshots in
+# target/page-check/screenshots
 page screenshots="target/page-check/screenshots":
     cargo build --release --locked -p forerun-cli
     python3 -m venv target/page-check

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the examples except the notebook, which scripts/test_python.sh runs, and checks what they print. Takes a few minutes with the build. Arguments are options of cargo, such as
-# features.
+# Runs the examples except the notebook, which scripts/test_python.sh runs, and checks what they
+# print. Takes a few minutes with the build. Arguments are options of cargo, such as features.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

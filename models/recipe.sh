@@ -1,12 +1,14 @@
 #!/bin/sh
-# Trains the demonstration models again, as described in models/README.md. Run it from the repository's root:
+# Trains the demonstration models again, as described in models/README.md. Run it from the
+# repository's root:
 #
 #   models/recipe.sh STORIES OUT
 #
-# STORIES holds short stories in text files (.txt.gz) whose documents end with a line <|endoftext|>. The script
-# writes target/, drafter/ and deep-drafter/ to OUT, and the drafters that belong to the target: medusa/, eagle/,
-# parallelspec-medusa/ and parallelspec-eagle/. Training may be interrupted at any time
-# (Ctrl-C or kill); the same command resumes it. Everything takes about three hours on two cores.
+# STORIES holds short stories in text files (.txt.gz) whose documents end with a line <|endoftext|>.
+# The script writes target/, drafter/ and deep-drafter/ to OUT, and the drafters that belong to the
+# target: medusa/, eagle/, parallelspec-medusa/ and parallelspec-eagle/. Training may be interrupted
+# at any time (Ctrl-C or kill); the same command resumes it. Everything takes about three hours on
+# two cores.
 set -eu
 stories=${1:?"usage: models/recipe.sh STORIES OUT"}
 out=${2:?"usage: models/recipe.sh STORIES OUT"}
@@ -21,8 +23,8 @@ fi
 train=$out/texts/train.jsonl
 validation=$out/texts/validation.jsonl
 
-# The target, with a tokenizer of 4,096 tokens: 2.5 passes over 2.5 million tokens, and one more with a larger weight
-# decay, because the model begins to remember the stories.
+# The target, with a tokenizer of 4,096 tokens: 2.5 passes over 2.5 million tokens, and one more
+# with a larger weight decay, because the model begins to remember the stories.
 teach() {
     "$FORERUN" train lm --data "$train" --validation "$validation" --shards "$out/shards" --optimizer muon \
         --save-every 50 --evaluation-tokens 32768 "$@"
@@ -32,7 +34,8 @@ teach --out "$out/target" --from "$out/first-target" --steps 640 --warmup 30 --l
     --weight-decay 0.6 --evaluate-every 160
 cp "$models/generation_config.json" "$models/tokenizer_config.json" "$out/target"
 
-# The drafters learn from texts that the target wrote itself: a third of them greedy, the others sampled.
+# The drafters learn from texts that the target wrote itself: a third of them greedy, the others
+# sampled.
 write() {
     "$FORERUN" distill --model "$out/target" --prompts "$train" --prompt-chars 40 --parallel 16 \
         --max-tokens 400 "$@"
@@ -52,8 +55,8 @@ for name in drafter deep-drafter; do
     cp "$models/generation_config.json" "$models/tokenizer_config.json" "$out/$name"
 done
 
-# Drafters that share the target's embedding and head learn its distributions on the same texts. Only a quarter of
-# the positions start a group of masks, which makes steps faster.
+# Drafters that share the target's embedding and head learn its distributions on the same texts.
+# Only a quarter of the positions start a group of masks, which makes steps faster.
 train_on_target() {
     name=$1
     shift

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks licences, bans and sources of dependencies with cargo-deny. Their result follows from Cargo.lock, deny.toml and the
-# manifests. `deny.checked` has the checksum of those that have passed, so that nothing is done if they are the same.
-# With --always, checks in any case and writes `deny.checked`.
+# Checks licences, bans and sources of dependencies with cargo-deny. Their result follows from
+# Cargo.lock, deny.toml and the manifests. `deny.checked` has the checksum of those that have
+# passed, so that nothing is done if they are the same. With --always, checks in any case and writes
+# `deny.checked`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

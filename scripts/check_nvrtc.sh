@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles all kernels with NVRTC for several GPUs of NVIDIA, without a GPU, and checks that nothing is contracted and that arrays of a
-# thread's own are in registers. Downloads NVRTC (90 MB, NVIDIA's licence) into
-# target/nvrtc unless FORERUN_NVRTC names its library.
+# Compiles all kernels with NVRTC for several GPUs of NVIDIA, without a GPU, and checks that nothing
+# is contracted and that arrays of a thread's own are in registers. Downloads NVRTC (90 MB, NVIDIA's
+# licence) into target/nvrtc unless FORERUN_NVRTC names its library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p target

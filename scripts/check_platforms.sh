@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Type-checks the crates that touch the system for macOS on aarch64 and Windows, or with --workspace all crates, also for
-# Linux on aarch64, whose parts the others cover. Nothing is linked, so no other compiler is needed. The feature `hub` is left out, because its TLS
-# library compiles C for the platform. A platform whose standard library cannot be fetched is skipped.
+# Type-checks the crates that touch the system for macOS on aarch64 and Windows, or with --workspace
+# all crates, also for Linux on aarch64, whose parts the others cover. Nothing is linked, so no
+# other compiler is needed. The feature `hub` is left out, because its TLS library compiles C for
+# the platform. A platform whose standard library cannot be fetched is skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that no file in crates/*/tests is left out. A crate whose tests are one program lists them in tests/main.rs; tests with
-# a program of their own are in its Cargo.toml.
+# Checks that no file in crates/*/tests is left out. A crate whose tests are one program lists them
+# in tests/main.rs; tests with a program of their own are in its Cargo.toml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,13 +1,14 @@
 #!/bin/sh
-# Trains eight drafters of the demonstration target with the same texts, steps, tokens in a step and learning rates, and
-# measures them. Run it from the repository's root:
+# Trains eight drafters of the demonstration target with the same texts, steps, tokens in a step and
+# learning rates, and measures them. Run it from the repository's root:
 #
 #   scripts/compare_drafters.sh OUT
 #
-# The target writes the texts itself, sampled at temperature 1, so that held-out acceptance is the one of sampling
-# (docs/decisions/0047). OUT gets the texts, the drafters, their logs (NAME.training/log.jsonl) and the results of the
-# benchmark. An interrupted run goes on where it was. FORERUN is the program, THREADS the number of cores that train (1), STEPS
-# the number of steps (600).
+# The target writes the texts itself, sampled at temperature 1, so that held-out acceptance is the
+# one of sampling (docs/decisions/0047). OUT gets the texts, the drafters, their logs
+# (NAME.training/log.jsonl) and the results of the benchmark. An interrupted run goes on where it
+# was. FORERUN is the program, THREADS the number of cores that train (1), STEPS the number of steps
+# (600).
 set -eu
 out=${1:?"usage: scripts/compare_drafters.sh OUT"}
 threads=${THREADS:-1}
@@ -43,7 +44,8 @@ write() {
 write beginnings.txt texts.jsonl 2200 1
 write held-out-beginnings.txt held-out.jsonl 144 2
 
-# 600 steps of 2 sequences of 512 tokens, 1.7 passes over the texts. A quarter of the positions starts a group or a block.
+# 600 steps of 2 sequences of 512 tokens, 1.7 passes over the texts. A quarter of the positions
+# starts a group or a block.
 learn() {
     name=$1
     share=$2
@@ -55,7 +57,8 @@ learn() {
 }
 learn dflash 1 dflash --masks 5 --layers 1 --group-share 0.25
 learn dflash-2 1 dflash --masks 5 --layers 2 --group-share 0.25
-# DSpark's divergence is a distance, whose gradient is small at first. So its authors keep a tenth of cross-entropy.
+# DSpark's divergence is a distance, whose gradient is small at first. So its authors keep a tenth
+# of cross-entropy.
 learn dspark 0.9 dspark --block-size 5 --layers 1 --group-share 0.25
 learn parallelspec-eagle 1 parallel --integration eagle --masks 4 --group-share 0.25
 learn parallelspec-medusa 1 parallel --integration medusa --masks 4 --group-share 0.25

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Builds the release: for each target a stripped binary, in an archive with licences, completions and manual pages, and
-# a bill of materials; for static Linux binaries also a Debian package, if dpkg-deb is installed; then the SHA-256 sums.
-# Everything goes to target/dist.
+# Builds the release: for each target a stripped binary, in an archive with licences, completions
+# and manual pages, and a bill of materials; for static Linux binaries also a Debian package, if
+# dpkg-deb is installed; then the SHA-256 sums. Everything goes to target/dist.
 #
 #   scripts/dist.sh [TARGET...]      the default is every target whose compiler is installed
 #
-# FORERUN_DIST_FEATURES adds features, such as laboratory. The compilers: musl-tools (x86_64-unknown-linux-musl),
-# gcc-aarch64-linux-gnu (aarch64-unknown-linux-musl), gcc-mingw-w64-x86-64 (x86_64-pc-windows-gnu); Apple's targets and
-# x86_64-pc-windows-msvc build on their own systems: .github/workflows/release.yml.
+# FORERUN_DIST_FEATURES adds features, such as laboratory. The compilers: musl-tools
+# (x86_64-unknown-linux-musl), gcc-aarch64-linux-gnu (aarch64-unknown-linux-musl),
+# gcc-mingw-w64-x86-64 (x86_64-pc-windows-gnu); Apple's targets and x86_64-pc-windows-msvc build on
+# their own systems: .github/workflows/release.yml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of the CPU's kernels for aarch64 under emulation, or with --sample those that compare the kernels
-# with the slow reference. Needs the Debian packages qemu-user, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
+# Runs the tests of the CPU's kernels for aarch64 under emulation, or with --sample those that
+# compare the kernels with the slow reference. Needs the Debian packages qemu-user,
+# gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,8 +10,8 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 
 options=()
 
-# Tests with the instructions of one processor: `max` has DotProd and I8MM, `cortex-a76` has DotProd, and
-# `cortex-a53` has neither.
+# Tests with the instructions of one processor: `max` has DotProd and I8MM, `cortex-a76` has
+# DotProd, and `cortex-a53` has neither.
 test_on() {
     echo "on $1"
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -cpu $1 -L /usr/aarch64-linux-gnu" \

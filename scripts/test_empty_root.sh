@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs a static binary of forerun on an empty root file system, as the container does: no shell, no libraries, no
-# /proc, an unprivileged user, and a model that is mounted read-only. Needs root, or user namespaces.
+# Runs a static binary of forerun on an empty root file system, as the container does: no shell, no
+# libraries, no /proc, an unprivileged user, and a model that is mounted read-only. Needs root, or
+# user namespaces.
 #
 #   scripts/test_empty_root.sh BINARY
 set -euo pipefail

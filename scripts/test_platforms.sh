@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Links the command for other platforms, and runs it where an emulator is installed: aarch64 Linux with qemu-user, Windows
-# with wine. macOS links with zig (`pip install ziglang cargo-zigbuild`), and cannot run here. A platform without its
-# compiler is skipped.
+# Links the command for other platforms, and runs it where an emulator is installed: aarch64 Linux
+# with qemu-user, Windows with wine. macOS links with zig (`pip install ziglang cargo-zigbuild`),
+# and cannot run here. A platform without its compiler is skipped.
 #
 #   scripts/test_platforms.sh [aarch64|windows|macos]...
 set -euo pipefail

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds the Python package as a wheel, installs it in a fresh virtual environment under target/, and runs its tests, its
-# type checks and the notebook. The profile of the build is the first argument: dev (default) or release. With --sample
-# after it, the adapter for lm-eval is left out: the harness needs gigabytes of packages.
+# Builds the Python package as a wheel, installs it in a fresh virtual environment under target/,
+# and runs its tests, its type checks and the notebook. The profile of the build is the first
+# argument: dev (default) or release. With --sample after it, the adapter for lm-eval is left out:
+# the harness needs gigabytes of packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Compares forerun with llama.cpp and transformers on one pair, with the same weights, prompts, threads and
-# numbers of tokens. The engines alternate after each prompt. Weight types are compared one after another.
+# Compares forerun with llama.cpp and transformers on one pair, with the same weights, prompts,
+# threads and numbers of tokens. The engines alternate after each prompt. Weight types are compared
+# one after another.
 #
 # Usage: bench/peers/compare.sh FOLDER TARGET DRAFTER OUT [options of `forerun bench run`]
 #
-#   FOLDER   the folder of install.sh; engines that are not installed there are skipped
-#   TARGET, DRAFTER   Hugging Face directories of Llamas with the same vocabulary
-#   OUT      the output folder, with a folder for each weight type: report.md, report.html and every answer
+#   FOLDER   the folder of install.sh; engines that are not installed there are skipped TARGET,
+#   DRAFTER   Hugging Face directories of Llamas with the same vocabulary OUT      the output
+#   folder, with a folder for each weight type: report.md, report.html and every answer
 #
-# Environment variables (and defaults): FORERUN, the program (forerun); DTYPES (f32 bf16 int8; for int8
-# llama.cpp uses q8_0, and transformers is skipped); DRAFT_TOKENS (4); METHODS, forerun's methods
-# (speculative); PEERS (llama.cpp transformers).
+# Environment variables (and defaults): FORERUN, the program (forerun); DTYPES (f32 bf16 int8; for
+# int8 llama.cpp uses q8_0, and transformers is skipped); DRAFT_TOKENS (4); METHODS, forerun's
+# methods (speculative); PEERS (llama.cpp transformers).
 set -euo pipefail
 [ $# -ge 4 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,13p' >&2; exit 2; }
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -51,8 +52,8 @@ TOML
         esac
         "$forerun" export --model "$target" --gguf "$to/target.gguf" --type "$gguf"
         "$forerun" export --model "$drafter" --gguf "$to/drafter.gguf" --type "$gguf"
-        # The caches have the same types as forerun's. Flash attention is off: it computes in half precision,
-        # and is slower for single rows.
+        # The caches have the same types as forerun's. Flash attention is off: it computes in half
+        # precision, and is slower for single rows.
         cat >>"$sweep" <<TOML
 
 [[peer]]

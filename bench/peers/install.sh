@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Installs the engines that forerun is compared with into a folder, by package name: llama.cpp, built for
-# this processor from the source of its Python package, and Hugging Face transformers.
+# Installs the engines that forerun is compared with into a folder, by package name: llama.cpp,
+# built for this processor from the source of its Python package, and Hugging Face transformers.
 #
-# Usage: bench/peers/install.sh FOLDER [llama.cpp] [llama-server] [transformers]      (default: llama.cpp transformers)
+# Usage: bench/peers/install.sh FOLDER [llama.cpp] [llama-server] [transformers]      (default:
+# llama.cpp transformers)
 #
-# Requires Python 3.9 or newer with venv, and a C++ compiler. llama.cpp needs 80 MB of downloads and some
-# minutes to build. PyPI's torch for Linux on x86-64 also installs several gigabytes of CUDA libraries, which
-# are not used. To use another index that has torch without them, set PIP_EXTRA_INDEX_URL.
+# Requires Python 3.9 or newer with venv, and a C++ compiler. llama.cpp needs 80 MB of downloads and
+# some minutes to build. PyPI's torch for Linux on x86-64 also installs several gigabytes of CUDA
+# libraries, which are not used. To use another index that has torch without them, set
+# PIP_EXTRA_INDEX_URL.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 [ $# -ge 1 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,9p' >&2; exit 2; }

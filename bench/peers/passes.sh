@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Compares forward passes of forerun and llama.cpp by their number of rows, on the same GGUF file. The programs
-# alternate.
+# Compares forward passes of forerun and llama.cpp by their number of rows, on the same GGUF file.
+# The programs alternate.
 #
 # Usage: bench/peers/passes.sh FOLDER MODEL.gguf [REPEATS]
 #
 #   FOLDER    the folder of install.sh, with llama.cpp
 #   REPEATS   how often each program runs (5)
 #
-# Environment variables (and defaults): FORERUN, the program (forerun); ROWS (1,8,512); PAST, the tokens in the
-# cache (128); ROUNDS, passes of each run (15); FLASH_ATTENTION of llama.cpp, on or off (both are measured, and the
-# faster one counts).
+# Environment variables (and defaults): FORERUN, the program (forerun); ROWS (1,8,512); PAST, the
+# tokens in the cache (128); ROUNDS, passes of each run (15); FLASH_ATTENTION of llama.cpp, on or
+# off (both are measured, and the faster one counts).
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,12p' >&2; exit 2; }
 folder="$1" model="$2" repeats="${3:-5}"

@@ -35,7 +35,8 @@ pub(crate) struct EngineOptions {
     pin: bool,
     offline: bool,
     pub(crate) max_num_seqs: usize,
-    /// Called with the step (`download` or `load`), the name of what it handles, what is done and the total.
+    /// Called with the step (`download` or `load`), the name of what it handles, what is done and
+    /// the total.
     on_progress: Option<Py<PyAny>>,
 }
 

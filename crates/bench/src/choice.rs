@@ -70,8 +70,9 @@ impl Choice {
     }
 }
 
-/// Gives all cores of a placement to the target, as one team of threads. A placement of a target alone is
-/// kept, unless it has replicas that the method cannot use. A target on a GPU or on ranks stays there.
+/// Gives all cores of a placement to the target, as one team of threads. A placement of a target
+/// alone is kept, unless it has replicas that the method cannot use. A target on a GPU or on ranks
+/// stays there.
 pub(crate) fn all_to_the_target(placement: &Placement, method: Method) -> Placement {
     let is_target_only = placement.drafter(0).is_none();
     if is_target_only && (placement.replicas() == 1 || method.has_replicas()) {

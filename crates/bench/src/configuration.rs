@@ -37,21 +37,22 @@ pub struct Configuration {
     pub placement: Option<String>,
     /// The sampling temperature.
     pub temperature: f32,
-    /// The index of the baseline in the list of configurations. The baseline is autoregressive decoding
-    /// with the same weight type and temperature, because another weight type is another model.
+    /// The index of the baseline in the list of configurations. The baseline is autoregressive
+    /// decoding with the same weight type and temperature, because another weight type is another
+    /// model.
     pub baseline: usize,
     /// The point in EasySpec's figure 4, for layer-parallel drafters.
     pub point: Option<LayerPoint>,
 }
 
-/// Returns every combination of every sweep once, after the autoregressive decoding of its weight type and
-/// temperature.
+/// Returns every combination of every sweep once, after the autoregressive decoding of its weight
+/// type and temperature.
 ///
 /// If a configuration has no draft model, the target gets all cores of the placement.
 ///
 /// # Errors
-/// If a configuration cannot run, if it uses another number of cores than its baseline and `unequal_cores`
-/// is not set, or if no drafter uses a draft model of a sweep.
+/// If a configuration cannot run, if it uses another number of cores than its baseline and
+/// `unequal_cores` is not set, or if no drafter uses a draft model of a sweep.
 pub fn configurations(
     models: &Models,
     sweeps: &[Sweep],
@@ -116,7 +117,8 @@ pub fn configurations(
 /// The most combinations of the values of all sweeps.
 const MOST_COMBINATIONS: usize = 100_000;
 
-/// Returns the number of combinations of a sweep's values, as if every value concerned every method and drafter.
+/// Returns the number of combinations of a sweep's values, as if every value concerned every method
+/// and drafter.
 fn most_combinations(sweep: &Sweep) -> usize {
     let lengths = [
         sweep.methods.len(),
@@ -135,8 +137,8 @@ fn most_combinations(sweep: &Sweep) -> usize {
     lengths.into_iter().map(|length| length.max(1)).fold(1, usize::saturating_mul)
 }
 
-/// Adds a number to the name of a configuration if another one has the same name. Names must be unique,
-/// because they identify answers.
+/// Adds a number to the name of a configuration if another one has the same name. Names must be
+/// unique, because they identify answers.
 fn with_unique_name(mut configuration: Configuration, others: &[Configuration]) -> Configuration {
     let name = configuration.name.clone();
     let mut number = 1;

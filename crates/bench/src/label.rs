@@ -16,7 +16,8 @@ pub(crate) struct Labels<'a> {
     cores: BTreeSet<BTreeSet<usize>>,
 }
 
-/// A group of choices with comparable placements: whether it drafts, and when a draft model computes.
+/// A group of choices with comparable placements: whether it drafts, and when a draft model
+/// computes.
 type PlacementGroup = (bool, Drafting);
 
 fn placement_group(choice: &Choice) -> PlacementGroup {
@@ -38,8 +39,8 @@ impl<'a> Labels<'a> {
         Self { all, placements, cores: all.iter().map(Choice::cores).collect() }
     }
 
-    /// Returns the label of a choice. Draft models, placements, weight types and temperatures are included
-    /// only if there are several.
+    /// Returns the label of a choice. Draft models, placements, weight types and temperatures are
+    /// included only if there are several.
     pub(crate) fn label(&self, choice: &Choice) -> String {
         let all = self.all;
         let mut name = choice.method.to_string();
@@ -60,8 +61,8 @@ impl<'a> Labels<'a> {
         name
     }
 
-    /// Returns whether the label includes the placement: if it is not the same in the group of the choice,
-    /// or if any two choices have different cores.
+    /// Returns whether the label includes the placement: if it is not the same in the group of the
+    /// choice, or if any two choices have different cores.
     fn shows_placement(&self, choice: &Choice) -> bool {
         let (placement, cores) = (devices(choice), choice.cores());
         let mut others = self.placements.get(&placement_group(choice)).into_iter().flatten();
@@ -100,7 +101,8 @@ fn drafting(choice: &Choice, all: &[Choice]) -> String {
     name
 }
 
-/// Returns the name of a drafter in addition to the first one: of a model, that of its folder or file.
+/// Returns the name of a drafter in addition to the first one: of a model, that of its folder or
+/// file.
 fn additional_drafter_name(drafter: &AdditionalDrafter) -> String {
     let name = drafter.to_string();
     match (drafter, Path::new(&name).file_name()) {
@@ -111,8 +113,8 @@ fn additional_drafter_name(drafter: &AdditionalDrafter) -> String {
 
 /// Returns the name of a draft model, or nothing if its drafter has only one.
 ///
-/// The name is the shortest end of the path that differs from the other draft models. All drafters with
-/// whole language models count as the same drafter.
+/// The name is the shortest end of the path that differs from the other draft models. All drafters
+/// with whole language models count as the same drafter.
 fn draft_model_name(model: &ModelSource, choice: &Choice, all: &[Choice]) -> String {
     let alike = |kind: DrafterKind| match kind.belongs_to_target() {
         true => kind == choice.drafter,
@@ -137,9 +139,9 @@ fn draft_model_name(model: &ModelSource, choice: &Choice, all: &[Choice]) -> Str
     format!(" {}", parts.map_or(path.clone(), |parts| end(&path, parts)).display())
 }
 
-/// Formats a placement for a label: `on 0-1` if drafter and target use the same cores, else `on 0/1-3` with
-/// the drafters' cores before the target's. Semicolons separate drafters or replicas; `>` separates the
-/// devices of one model.
+/// Formats a placement for a label: `on 0-1` if drafter and target use the same cores, else
+/// `on 0/1-3` with the drafters' cores before the target's. Semicolons separate drafters or
+/// replicas; `>` separates the devices of one model.
 fn on_cores(placement: &Placement) -> String {
     let drafters: Vec<String> =
         (0..).map_while(|at| placement.drafter(at)).map(ToString::to_string).collect();

@@ -48,7 +48,8 @@ pub enum Unpredicted {
     NotMeasured,
 }
 
-/// Returns the simulated speeds of configurations after the first token, in tokens per second, or why there is none.
+/// Returns the simulated speeds of configurations after the first token, in tokens per second, or
+/// why there is none.
 ///
 /// # Errors
 /// If the profile is of another target, or a simulation fails.

@@ -10,17 +10,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Lists of option values. Every combination of values is a configuration. An empty list stands for the
-/// default value.
+/// Lists of option values. Every combination of values is a configuration. An empty list stands for
+/// the default value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sweep {
     /// The decoding methods. Autoregressive decoding is always added. Default: speculative.
     pub methods: Vec<Method>,
-    /// The drafters. Default: the drafter that each draft model was trained for, or prompt lookup if there
-    /// is no draft model.
+    /// The drafters. Default: the drafter that each draft model was trained for, or prompt lookup
+    /// if there is no draft model.
     pub drafters: Vec<DrafterKind>,
-    /// The draft models. Each is combined with the drafters that can use it. Default: the common draft
-    /// model of all sweeps.
+    /// The draft models. Each is combined with the drafters that can use it. Default: the common
+    /// draft model of all sweeps.
     pub draft_models: Vec<ModelSource>,
     /// The additional drafters of each configuration whose method takes several.
     pub additional_drafters: Vec<AdditionalDrafter>,

@@ -4,15 +4,16 @@ use forerun_core::{Node, TokenId, TokenTree};
 
 /// The tokens of a sequence's cache slots: a prefix of tokens, and a token tree after it.
 ///
-/// Slot `i` of the prefix is position `i`; the tree's nodes follow in node order. There is no command
-/// to roll a cache back: [`CacheIndex::seek`] compares the tokens of a job with the tokens that the
-/// cache holds, keeps the part that agrees, and lists the rows of an accepted path to gather into
-/// place. Keys are stored after RoPE at their own position, so moving a row never rotates it again.
+/// Slot `i` of the prefix is position `i`; the tree's nodes follow in node order. There is no
+/// command to roll a cache back: [`CacheIndex::seek`] compares the tokens of a job with the tokens
+/// that the cache holds, keeps the part that agrees, and lists the rows of an accepted path to
+/// gather into place. Keys are stored after RoPE at their own position, so moving a row never
+/// rotates it again.
 #[derive(Default)]
 pub struct CacheIndex {
     prefix: Vec<TokenId>,
-    /// Number of exact rows at the start of the prefix. All later rows are approximate, because they
-    /// have attended to an approximate row.
+    /// Number of exact rows at the start of the prefix. All later rows are approximate, because
+    /// they have attended to an approximate row.
     exact: usize,
     tree: TokenTree,
     /// For each node, whether its row is exact.
@@ -23,14 +24,15 @@ pub struct CacheIndex {
 
 /// Which rows of a cache [`CacheIndex::seek`] may keep.
 ///
-/// A row is approximate if it was computed with layers in groups, if it was computed from a predicted
-/// feature, or if it attends to an approximate row. The cache keeps track of this itself.
+/// A row is approximate if it was computed with layers in groups, if it was computed from a
+/// predicted feature, or if it attends to an approximate row. The cache keeps track of this itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// Only exact rows, with the values that a fresh exact forward pass would compute.
     Exact,
-    /// Also approximate rows, provided that the rows of the first `exact` tokens are exact. Otherwise
-    /// all approximate rows are dropped, so that they can be computed again (EasySpec's calibration).
+    /// Also approximate rows, provided that the rows of the first `exact` tokens are exact.
+    /// Otherwise all approximate rows are dropped, so that they can be computed again (EasySpec's
+    /// calibration).
     Approximate {
         /// Number of leading tokens whose rows must be exact.
         exact: usize,
@@ -53,9 +55,9 @@ impl CacheIndex {
         Self::default()
     }
 
-    /// Keeps the longest prefix of `tokens`, then the leading nodes of `tree` after it, for which the
-    /// cache holds rows that `keep` allows. Drops all other rows. Returns how much it has kept. Rows
-    /// have to be moved as [`CacheIndex::moves`] lists.
+    /// Keeps the longest prefix of `tokens`, then the leading nodes of `tree` after it, for which
+    /// the cache holds rows that `keep` allows. Drops all other rows. Returns how much it has kept.
+    /// Rows have to be moved as [`CacheIndex::moves`] lists.
     pub fn seek(&mut self, tokens: &[TokenId], tree: &TokenTree, keep: Keep) -> CacheHit {
         self.moves.clear();
         let agreeing = self.prefix.iter().zip(tokens).take_while(|(a, b)| a == b).count();
@@ -94,15 +96,16 @@ impl CacheIndex {
         CacheHit { tokens: self.prefix.len(), nodes: kept.len() }
     }
 
-    /// Returns the number of exact rows among the first `agreeing` tokens and the `path` after them.
+    /// Returns the number of exact rows among the first `agreeing` tokens and the `path` after
+    /// them.
     fn exact_among(&self, agreeing: usize, path: &[Node]) -> usize {
         // A node can be exact only if the whole prefix is exact.
         let on_path = path.iter().take_while(|&&node| self.exact_nodes[node]).count();
         self.exact.min(agreeing) + on_path
     }
 
-    /// Replaces the held tree by the leading nodes of `tree`. Their rows are those of the held nodes
-    /// `from`, which must ascend.
+    /// Replaces the held tree by the leading nodes of `tree`. Their rows are those of the held
+    /// nodes `from`, which must ascend.
     fn set_tree(&mut self, tree: &TokenTree, from: &[Node]) {
         for (index, &node) in from.iter().enumerate() {
             self.exact_nodes[index] = self.exact_nodes[node];
@@ -122,8 +125,8 @@ impl CacheIndex {
         (path, at)
     }
 
-    /// Returns the held nodes below `root` that match the leading nodes of `tree`, one for each. They
-    /// ascend, so that their rows can be gathered in place.
+    /// Returns the held nodes below `root` that match the leading nodes of `tree`, one for each.
+    /// They ascend, so that their rows can be gathered in place.
     fn matching_nodes(&self, root: Option<Node>, tree: &TokenTree) -> Vec<Node> {
         let mut held: Vec<Node> = Vec::new();
         for node in 0..tree.len() {
@@ -140,8 +143,8 @@ impl CacheIndex {
         held
     }
 
-    /// Returns the moves of rows that the last [`CacheIndex::seek`] requires, in order: from a slot to
-    /// an earlier slot.
+    /// Returns the moves of rows that the last [`CacheIndex::seek`] requires, in order: from a slot
+    /// to an earlier slot.
     #[must_use]
     pub fn moves(&self) -> &[(usize, usize)] {
         &self.moves
@@ -202,8 +205,9 @@ impl CacheIndex {
         self.tree.len()
     }
 
-    /// Records that the rows of all nodes of `tree` have been written in all layers. Among the new rows,
-    /// those of the first `exact` nodes were computed exactly; each is exact if its ancestors are, too.
+    /// Records that the rows of all nodes of `tree` have been written in all layers. Among the new
+    /// rows, those of the first `exact` nodes were computed exactly; each is exact if its ancestors
+    /// are, too.
     pub fn record(&mut self, tree: &TokenTree, exact: usize) {
         let prefix = self.exact == self.prefix.len();
         for node in self.tree.len()..tree.len() {
@@ -337,8 +341,8 @@ mod tests {
         cache.check();
     }
 
-    /// A cache of the exact prefix `[1, 2]` and the tree [`sample`], of which the first two nodes are
-    /// exact and the others approximate.
+    /// A cache of the exact prefix `[1, 2]` and the tree [`sample`], of which the first two nodes
+    /// are exact and the others approximate.
     fn partly_approximate() -> Rows {
         let mut cache = cache(&[1, 2], &sample().first(2));
         cache.write(&sample(), 0);
@@ -348,8 +352,8 @@ mod tests {
     #[test]
     fn approximate_rows_never_count_as_exact() {
         let none = TokenTree::new();
-        // Tokens, and how many are kept if all rows may be approximate, if all must be exact, and if the
-        // first three must be exact.
+        // Tokens, and how many are kept if all rows may be approximate, if all must be exact, and
+        // if the first three must be exact.
         let table: &[(&[TokenId], [usize; 3])] = &[
             (&[1, 2, 3, 4, 7, 9], [5, 3, 5]),
             (&[1, 2, 3, 5], [4, 3, 4]),
@@ -376,7 +380,8 @@ mod tests {
 
     #[test]
     fn calibration_drops_all_approximate_rows() {
-        // Four tokens must be exact but only three are: no approximate row stays, though the path agrees.
+        // Four tokens must be exact but only three are: no approximate row stays, though the path
+        // agrees.
         let mut cache = partly_approximate();
         let held = cache.seek(&[1, 2, 3, 4, 7], &TokenTree::new(), Keep::Approximate { exact: 4 });
         assert_eq!(held, CacheHit { tokens: 3, nodes: 0 });

@@ -79,8 +79,8 @@ impl Subject for Forerun {
     }
 }
 
-/// Returns how an engine decodes with a pair of known models. Drafters that need no model stay, and all others draft with a
-/// known model.
+/// Returns how an engine decodes with a pair of known models. Drafters that need no model stay, and
+/// all others draft with a known model.
 fn with_known_models(engine: &Forerun, pair: &KnownPair) -> DecoderSetup {
     let plan = engine.plan();
     let method = plan.method();
@@ -125,7 +125,8 @@ mod tests {
     use super::*;
     use forerun::{DraftTokens, Lookup, Method, Options, Plan, RandomPair, Tree};
 
-    /// An engine's decoders keep its options with known models, and its drafters stay or are replaced in order.
+    /// An engine's decoders keep its options with known models, and its drafters stay or are
+    /// replaced in order.
     #[test]
     fn decoders_are_those_of_the_engine() {
         let pair = RandomPair::make().unwrap();

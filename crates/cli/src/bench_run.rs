@@ -283,7 +283,8 @@ fn common_draft_models<'a>(
 }
 
 /// Returns the sweeps of the file and of the preset, and one of the flags if there are flags or
-/// nothing else. The flags' draft models, weight types and temperatures apply to all sweeps that name none.
+/// nothing else. The flags' draft models, weight types and temperatures apply to all sweeps that
+/// name none.
 fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
     let flags = Sweep {
         methods: arguments.method.clone(),
@@ -423,8 +424,8 @@ fn identity(
     })
 }
 
-/// Lists the files of a checkpoint with their sizes and, if they are on the disk, their modification
-/// times, to detect files that changed under the same name.
+/// Lists the files of a checkpoint with their sizes and, if they are on the disk, their
+/// modification times, to detect files that changed under the same name.
 fn files(model: &ModelSource) -> Vec<(String, u64, Option<Duration>)> {
     if let ModelSource::Embedded(model) = model {
         let files = model.files.iter();

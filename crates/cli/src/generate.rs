@@ -159,9 +159,9 @@ fn print(
 /// The number of tokens that are decoded without drafts to compare speeds.
 const COMPARED_TOKENS: usize = 8;
 
-/// Compares an answer's speed with that of plain decoding after the same tokens, which is measured for a
-/// few of them. Returns `None` without drafts, or if drafter and target have cores of their own, because
-/// plain decoding would use all cores.
+/// Compares an answer's speed with that of plain decoding after the same tokens, which is measured
+/// for a few of them. Returns `None` without drafts, or if drafter and target have cores of their
+/// own, because plain decoding would use all cores.
 fn compared_with_plain(
     engine: &Forerun,
     text: Vec<TokenId>,
@@ -188,8 +188,8 @@ fn compared_with_plain(
 /// Maximum number of tokens to generate.
 const DEFAULT_MAX_TOKENS: usize = 200;
 
-/// The seed of the demonstration pair's story, so that everybody reads the same one: a good one of the twenty in
-/// its model card.
+/// The seed of the demonstration pair's story, so that everybody reads the same one: a good one of
+/// the twenty in its model card.
 pub const DEMONSTRATION_SEED: u64 = 3;
 
 fn is_demonstration(arguments: &AnswerArguments) -> bool {
@@ -309,8 +309,8 @@ pub(crate) fn demonstration(arguments: &mut EngineArguments) -> anyhow::Result<(
     Ok(())
 }
 
-/// Uses the demonstration pair if no model is given, and returns whether it did. The demonstration's target by its
-/// name gets its drafter, unless another one is given.
+/// Uses the demonstration pair if no model is given, and returns whether it did. The
+/// demonstration's target by its name gets its drafter, unless another one is given.
 pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Result<bool> {
     let is_unnamed = match arguments.model {
         None if arguments.draft_model.is_some() => {
@@ -417,8 +417,8 @@ impl<'a> TraceFile<'a> {
         Ok(Self { path, file })
     }
 
-    /// Writes a timeline in the format of the file's extension: text for `.txt`, a picture for `.svg`,
-    /// otherwise JSON for Perfetto. Text and picture have one lane per device.
+    /// Writes a timeline in the format of the file's extension: text for `.txt`, a picture for
+    /// `.svg`, otherwise JSON for Perfetto. Text and picture have one lane per device.
     pub(crate) fn write(mut self, trace: &Trace) -> anyhow::Result<()> {
         let text = match self.path.extension().and_then(OsStr::to_str) {
             Some("txt") => timeline(&trace.with_devices_as_lanes()),

@@ -16,8 +16,9 @@ pub enum DraftShape {
         /// Number of tokens (γ).
         length: usize,
     },
-    /// A chain of up to `length` tokens that stops where the drafter is unsure. The draft has the drafter's
-    /// [confidences](Draft::confidences). Drafters that do not know how sure they are draft the whole chain.
+    /// A chain of up to `length` tokens that stops where the drafter is unsure. The draft has the
+    /// drafter's [confidences](Draft::confidences). Drafters that do not know how sure they are
+    /// draft the whole chain.
     ConfidentChain {
         /// The largest number of tokens.
         length: usize,
@@ -54,11 +55,11 @@ pub enum DraftShape {
         /// Maximum number of nodes of the whole tree; `None` for no limit.
         budget: Option<usize>,
     },
-    /// A tree of deterministic candidates, each given by its rank among those of its parent. So it can hold the
-    /// nodes that are accepted most often (Medusa, arXiv 2401.10774, section 2.3.3).
+    /// A tree of deterministic candidates, each given by its rank among those of its parent. So it
+    /// can hold the nodes that are accepted most often (Medusa, arXiv 2401.10774, section 2.3.3).
     Ranked {
-        /// The number of children of each row ([`row_of`]): its best candidates, best first. Nodes are in the
-        /// order of their depths. Rows after the last entry have none.
+        /// The number of children of each row ([`row_of`]): its best candidates, best first. Nodes
+        /// are in the order of their depths. Rows after the last entry have none.
         children: Vec<usize>,
     },
 }
@@ -125,7 +126,8 @@ impl DraftShape {
         }
     }
 
-    /// Returns, for each depth, the number of rows that its nodes follow, at most: what a drafter computes for it.
+    /// Returns, for each depth, the number of rows that its nodes follow, at most: what a drafter
+    /// computes for it.
     #[must_use]
     pub fn parents_by_depth(&self) -> Vec<usize> {
         match self {
@@ -183,7 +185,8 @@ impl DraftShape {
     }
 }
 
-/// Returns the rows of each depth of a [`DraftShape::Ranked`] that has children, starting with the prefix's.
+/// Returns the rows of each depth of a [`DraftShape::Ranked`] that has children, starting with the
+/// prefix's.
 fn ranked_levels(children: &[usize]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut rows = 0..1_usize;
     iter::from_fn(move || {
@@ -208,15 +211,16 @@ pub enum Proposal {
     Deterministic,
 }
 
-/// Returns the key of the uniform that draws the next node of a draft, which has the nodes of `tree` so
-/// far and follows `prefix` tokens.
+/// Returns the key of the uniform that draws the next node of a draft, which has the nodes of
+/// `tree` so far and follows `prefix` tokens.
 ///
-/// `depth` is the number of tokens between the prefix and the node, and `sibling` the number of nodes
-/// of the same depth that were drawn before.
+/// `depth` is the number of tokens between the prefix and the node, and `sibling` the number of
+/// nodes of the same depth that were drawn before.
 ///
-/// With block verification, the fate of a draft's first tokens depends on its later ones. If a draft of the next
-/// round drew these positions again with the same numbers, its tokens would depend on that fate, and the text
-/// would no longer have the target's distribution. So its keys name the start of the draft, and the node.
+/// With block verification, the fate of a draft's first tokens depends on its later ones. If a
+/// draft of the next round drew these positions again with the same numbers, its tokens would
+/// depend on that fate, and the text would no longer have the target's distribution. So its keys
+/// name the start of the draft, and the node.
 #[must_use]
 pub fn draft_key(
     verification: Verification,
@@ -239,8 +243,8 @@ pub struct Draft {
     pub tree: TokenTree,
     /// How they were chosen.
     pub proposal: Proposal,
-    /// The drafter's confidence in each token of a [`DraftShape::ConfidentChain`], from 0 to 1. Empty for other shapes, and if
-    /// the drafter does not know.
+    /// The drafter's confidence in each token of a [`DraftShape::ConfidentChain`], from 0 to 1.
+    /// Empty for other shapes, and if the drafter does not know.
     pub confidences: Vec<f32>,
 }
 
@@ -269,7 +273,8 @@ impl Draft {
         Self { tree, proposal, confidences: Vec::new() }
     }
 
-    /// Creates a draft of candidates that are a function of the tokens before them ([`Proposal::Deterministic`]).
+    /// Creates a draft of candidates that are a function of the tokens before them
+    /// ([`Proposal::Deterministic`]).
     #[must_use]
     pub fn deterministic(tree: TokenTree) -> Self {
         Self::new(tree, Proposal::Deterministic)

@@ -59,7 +59,7 @@ pub use sampling::{Sampling, SamplingError, SamplingOptions, Verification};
 pub use stop_rule::{CONFIDENCE_CLASSES, StopRule, class_of};
 pub use target_feedback::{TargetFeedback, VerifiedDraft};
 pub use tree::{Node, TokenTree, TreeError, node_of_row, row_of};
-pub use verify::{Verdict, verify, verify_candidates, verify_chains};
+pub use verify::{Verdict, verify, verify_chains};
 pub use verify_block::verify_block;
 
 /// A token's index in the vocabulary.

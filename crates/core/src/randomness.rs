@@ -71,8 +71,8 @@ impl KeyedRandomness {
         -(-uniform.ln()).ln()
     }
 
-    /// Writes the highest 32 bits of the uniforms that [`KeyedRandomness::gumbel`] uses, for several
-    /// tokens.
+    /// Writes the highest 32 bits of the uniforms that [`KeyedRandomness::gumbel`] uses, for
+    /// several tokens.
     #[inline(always)]
     pub(crate) fn noise_heads(&self, position: usize, tokens: &[TokenId], heads: &mut [u32]) {
         for (head, &candidate) in heads.iter_mut().zip(tokens) {

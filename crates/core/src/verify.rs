@@ -8,7 +8,8 @@
 //!   2410.05589);
 //! * coupled rows: Daliri et al. 2024 (arXiv 2408.07978);
 //! * chains of several drafters: algorithm 1 of DSI (arXiv 2405.14105);
-//! * drawn and given candidates for one position: each is tested against what the rejections before it leave.
+//! * drawn and given candidates for one position: each is tested against what the rejections before
+//!   it leave.
 
 use crate::{Distribution, Draft, Key, Node, Purpose, Randomness, TokenId, TokenTree, row_of};
 use std::borrow::Cow;
@@ -28,8 +29,8 @@ pub struct Verdict {
 /// Verifies a draft. Its first candidates are for absolute position `position`.
 ///
 /// `rows` holds the target's distributions: `rows[0]` for the token at `position`, and
-/// `rows[node + 1]` for the token after `node` ([`row_of`]). The same sampling options must apply to
-/// them as to the drafter's. The last nodes may lack a row, because drafting may be ahead of
+/// `rows[node + 1]` for the token after `node` ([`row_of`]). The same sampling options must apply
+/// to them as to the drafter's. The last nodes may lack a row, because drafting may be ahead of
 /// scoring. The committed tokens, `accepted` followed by `token`, have exactly the target's
 /// distribution.
 ///
@@ -58,67 +59,6 @@ pub fn verify(
     position: usize,
     randomness: &dyn Randomness,
 ) -> Verdict {
-    let candidates_at = |at| {
-        let children = draft.tree.children(at).enumerate();
-        children.map(move |(number, node)| Candidate {
-            number: number as u32,
-            node,
-            token: draft.tree.token(node),
-            proposed: draft.drawn_from(node),
-        })
-    };
-    verify_down(candidates_at, rows, position, randomness)
-}
-
-/// Verifies a tree in which some candidates were drawn and others are given, like [`verify`].
-///
-/// `drawn_from` returns the distribution that a node's token was drawn from, and `None` for a given token: one that is a
-/// function of the tokens before it and, if there is one, of the drawn token at its position. For each position at
-/// most one token may be drawn. It is tested first, and then the given ones in their order.
-///
-/// ```rust
-/// use forerun_core::{Distribution, KeyedRandomness, TokenTree, verify_candidates};
-///
-/// // The drafter's first token, 7, is wrong. A guess, 4 5, is right, and the row after it gives a bonus token.
-/// let mut tree = TokenTree::chain(&[4, 5]);
-/// tree.push(None, 7);
-/// let rows = [4, 5, 6].map(Distribution::point);
-/// let drafted = Distribution::point(7);
-/// let drawn_from = |node| (node == 2).then_some(&drafted);
-/// let randomness = KeyedRandomness { seed: 0, sample: 0 };
-/// let verdict = verify_candidates(&tree, &drawn_from, &rows, 100, &randomness);
-/// assert_eq!((verdict.accepted, verdict.token), (vec![0, 1], Some(6)));
-/// ```
-#[must_use]
-pub fn verify_candidates<'a>(
-    tree: &TokenTree,
-    drawn_from: &dyn Fn(Node) -> Option<&'a Distribution>,
-    rows: &'a [Distribution],
-    position: usize,
-    randomness: &dyn Randomness,
-) -> Verdict {
-    let candidates_at = |at| {
-        let nodes = || tree.children(at).map(|node| (node, drawn_from(node)));
-        let drawn = nodes().filter(|(_, proposed)| proposed.is_some());
-        let given = nodes().filter(|(_, proposed)| proposed.is_none());
-        let in_order: Vec<_> = drawn.chain(given).collect();
-        in_order.into_iter().enumerate().map(move |(number, (node, proposed))| Candidate {
-            number: number as u32,
-            node,
-            token: tree.token(node),
-            proposed,
-        })
-    };
-    verify_down(candidates_at, rows, position, randomness)
-}
-
-/// Verifies the candidates after each accepted node.
-fn verify_down<'a, C: Iterator<Item = Candidate<'a>>>(
-    candidates_at: impl Fn(Option<Node>) -> C,
-    rows: &'a [Distribution],
-    position: usize,
-    randomness: &dyn Randomness,
-) -> Verdict {
     let mut accepted = Vec::new();
     let mut at = None;
     loop {
@@ -126,7 +66,13 @@ fn verify_down<'a, C: Iterator<Item = Candidate<'a>>>(
         let Some(row) = rows.get(row_of(at)) else {
             return Verdict { accepted, token: None, rejected: false };
         };
-        match descend(candidates_at(at), row, here, randomness) {
+        let candidates = draft.tree.children(at).enumerate().map(|(number, node)| Candidate {
+            number: number as u32,
+            node,
+            token: draft.tree.token(node),
+            proposed: draft.drawn_from(node),
+        });
+        match descend(candidates, row, here, randomness) {
             Descent::Accepted(candidate) => {
                 accepted.push(candidate.node);
                 at = Some(candidate.node);
@@ -149,10 +95,10 @@ fn verify_down<'a, C: Iterator<Item = Candidate<'a>>>(
 /// token may leave `path`; the verdict ends there, because no row follows.
 ///
 /// If there are several chains, each is tested as if its tokens were a function of the tokens
-/// before them, even if they were drawn. How far a drafter has got may depend on what other drafters
-/// drew, and only this test is exact then: a given candidate `x` is accepted with probability
-/// `p[x]`, else `x` is removed from `p`. It accepts with probability `Σ p·q`; the test of a single
-/// sampled chain accepts with probability `Σ min(p, q)`.
+/// before them, even if they were drawn. How far a drafter has got may depend on what other
+/// drafters drew, and only this test is exact then: a given candidate `x` is accepted with
+/// probability `p[x]`, else `x` is removed from `p`. It accepts with probability `Σ p·q`; the test
+/// of a single sampled chain accepts with probability `Σ min(p, q)`.
 ///
 /// Returns the chain of the accepted tokens, followed by a rejected token if there is one, and the
 /// verdict on that chain.

@@ -1,9 +1,10 @@
 //! Block verification: tests a whole draft, from its ends up.
 //!
-//! *Block Verification Accelerates Speculative Decoding*, Sun et al. 2024, arXiv 2403.10444, algorithm
+//! *Block Verification Accelerates Speculative Decoding*, Sun et al. 2024, arXiv 2403.10444,
+//! algorithm
 //! 2. The rule of [`verify`] tests one token after another, and drops everything after the first
-//! rejection. A block test accepts a longer part of the same draft as often as any exact rule can, and on
-//! average more than that rule (theorems 2 and 3).
+//! rejection. A block test accepts a longer part of the same draft as often as any exact rule can,
+//! and on average more than that rule (theorems 2 and 3).
 //!
 //! The paper's rule, written for a chain, is this. Let `chance` of the prefix be 1, and of a draft
 //! token `min(1, chance of the token before · target / draft)`. The last token is accepted with its
@@ -13,11 +14,12 @@
 //! excess / (excess + 1 − chance)      excess = Σ max(0, chance · target − draft)
 //! ```
 //!
-//! and so on towards the prefix. The correction is drawn from the excess of the last accepted token.
+//! and so on towards the prefix. The correction is drawn from the excess of the last accepted
+//! token.
 //!
-//! On a tree of siblings drawn independently, the same step applies to each child in turn. If nothing
-//! below a child was accepted, the excess is the distribution that remains for the next child, and the
-//! fraction above is its chance. A chain has one child at each node.
+//! On a tree of siblings drawn independently, the same step applies to each child in turn. If
+//! nothing below a child was accepted, the excess is the distribution that remains for the next
+//! child, and the fraction above is its chance. A chain has one child at each node.
 
 use crate::{
     Distribution, Draft, Key, Node, Proposal, Purpose, Randomness, TokenTree, Verdict, row_of,
@@ -27,13 +29,14 @@ use std::borrow::Cow;
 
 /// Verifies a draft as a whole. The parameters are those of [`verify`].
 ///
-/// The committed tokens have exactly the target's distribution. On average at least as many are accepted as by
-/// [`verify`]. Candidates that were not drawn are tested as [`verify`] does, since no rule
-/// accepts more of them.
+/// The committed tokens have exactly the target's distribution. On average at least as many are
+/// accepted as by [`verify`]. Candidates that were not drawn are tested as [`verify`] does, since
+/// no rule accepts more of them.
 ///
-/// Which tokens are accepted depends on the later tokens of the draft. So a position that is drafted again
-/// in the next round needs new random numbers, unlike with [`verify`]. Drafts must
-/// therefore be drawn with the keys of [`draft_key`](crate::draft_key), and a draft must be one job.
+/// Which tokens are accepted depends on the later tokens of the draft. So a position that is
+/// drafted again in the next round needs new random numbers, unlike with [`verify`]. Drafts must
+/// therefore be drawn with the keys of [`draft_key`](crate::draft_key), and a draft must be one
+/// job.
 ///
 /// ```rust
 /// use forerun_core::{
@@ -77,8 +80,8 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Accepts a node with this probability, with as much below it as possible. Returns the verdict;
-    /// `None` if the node is rejected. The prefix, whose chance is 1, is always accepted.
+    /// Accepts a node with this probability, with as much below it as possible. Returns the
+    /// verdict; `None` if the node is rejected. The prefix, whose chance is 1, is always accepted.
     fn accept(&self, at: Option<Node>, mut chance: f64) -> Option<Verdict> {
         let Some(row) = self.rows.get(row_of(at)) else {
             return self.is_accepted(at, chance).then(|| Verdict {

@@ -1,5 +1,5 @@
-//! Features, the hidden states of the target that drafters read: they have the same bits in every pass, and
-//! move with the cache's slots.
+//! Features, the hidden states of the target that drafters read: they have the same bits in every
+//! pass, and move with the cache's slots.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -1,7 +1,7 @@
 //! Hybrid models: what the states of recurrent layers cost.
 //!
-//! That their bits depend on a row's prefix alone is tested with all other families, in `row_invariance.rs`,
-//! `batches.rs`, `layer_groups.rs` and `reference_device.rs`.
+//! That their bits depend on a row's prefix alone is tested with all other families, in
+//! `row_invariance.rs`, `batches.rs`, `layer_groups.rs` and `reference_device.rs`.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -35,15 +35,16 @@ fn request<'a>(id: u64, tokens: &'a [TokenId], tree: &'a TokenTree) -> ForwardRe
     ForwardRequest::new(SequenceId(id), tokens, tree)
 }
 
-/// Verification passes after 2048 tokens, with all kinds of verdicts: each computes its own rows only, as in a model
-/// with attention alone, and the kept states stay few.
+/// Verification passes after 2048 tokens, with all kinds of verdicts: each computes its own rows
+/// only, as in a model with attention alone, and the kept states stay few.
 #[test]
 fn a_rejection_costs_no_row() {
     let plain = Config { max_position_embeddings: 3000, ..example_config() };
     for config in hybrids() {
         let mut models = [model(&plain), model(&config)];
         let mut text: Vec<TokenId> = (0..2048).map(|index| index * 7 % 250).collect();
-        // The times of rounds after which all drafts were rejected, and after which some were accepted.
+        // The times of rounds after which all drafts were rejected, and after which some were
+        // accepted.
         let mut times = [Vec::new(), Vec::new()];
         let mut accepted_any = true;
         for round in 0..60 {
@@ -83,7 +84,8 @@ fn a_rejection_costs_no_row() {
     }
 }
 
-/// A conversation whose last message is edited continues where the old one agrees, at a row whose state was kept.
+/// A conversation whose last message is edited continues where the old one agrees, at a row whose
+/// state was kept.
 #[test]
 fn edited_histories_have_the_bits_of_fresh_ones() {
     let none = TokenTree::new();

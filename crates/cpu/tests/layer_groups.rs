@@ -1,6 +1,6 @@
-//! Layer-parallel forward passes: for every state of the cache and any number of threads, every row has
-//! the bits of the slow reference model's layer-parallel pass, and every row that must be exact has the
-//! bits of an exact pass.
+//! Layer-parallel forward passes: for every state of the cache and any number of threads, every row
+//! has the bits of the slow reference model's layer-parallel pass, and every row that must be exact
+//! has the bits of an exact pass.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -28,7 +28,8 @@ struct Models {
     isa: Isa,
 }
 
-/// A plain Llama model in every weight type on every instruction set, and the other families in f32.
+/// A plain Llama model in every weight type on every instruction set, and the other families in
+/// f32.
 fn models() -> &'static [Models] {
     static MODELS: OnceLock<Vec<Models>> = OnceLock::new();
     let load = |config: &Config, weight_type, isa| {

@@ -1,9 +1,9 @@
-//! Peak memory: loading and running a model takes little more than its packed weights and its cache. The
-//! pages of the mapped file count, too: they are released as they are packed.
+//! Peak memory: loading and running a model takes little more than its packed weights and its
+//! cache. The pages of the mapped file count, too: they are released as they are packed.
 //!
-//! The test writes the files in small pieces, so that creating them takes no memory. There is only one
-//! test, because memory is counted for the whole process. The test runs on Linux only, which reports
-//! how much memory belongs to the process alone.
+//! The test writes the files in small pieces, so that creating them takes no memory. There is only
+//! one test, because memory is counted for the whole process. The test runs on Linux only, which
+//! reports how much memory belongs to the process alone.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -25,8 +25,8 @@ use std::time::Duration;
 
 /// The maximum of a process's peak memory, relative to packed weights and cache.
 const LIMIT: f64 = 1.2;
-/// The maximum of a process's resident memory while it loads, relative to packed weights. This includes the
-/// pages of the mapped file.
+/// The maximum of a process's resident memory while it loads, relative to packed weights. This
+/// includes the pages of the mapped file.
 const RESIDENT_LIMIT: f64 = 1.1;
 /// The smallest packed weights for which the limit is meant, in bytes.
 const MIN_WEIGHTS: usize = 100_000_000;
@@ -38,8 +38,8 @@ const ROWS: usize = 8;
 
 #[test]
 fn peak_memory_is_little_more_than_packed_weights_and_cache() {
-    // Quantising must not keep the floats in addition to the integers, and packing must not keep its
-    // input. Most of these weights are in two matrices, so a copy of one exceeds the limit.
+    // Quantising must not keep the floats in addition to the integers, and packing must not keep
+    // its input. Most of these weights are in two matrices, so a copy of one exceeds the limit.
     check(RandomDtype::F32, WeightType::INT8, 4);
     check(RandomDtype::Bf16, WeightType::Bf16, 2);
 }
@@ -180,8 +180,8 @@ impl Drop for MemoryMonitor {
     }
 }
 
-/// Returns the anonymous and locked memory of this process in bytes. This excludes the pages of mapped
-/// files, which the system reclaims when it needs them.
+/// Returns the anonymous and locked memory of this process in bytes. This excludes the pages of
+/// mapped files, which the system reclaims when it needs them.
 fn own_memory() -> u64 {
     status("RssAnon:") + status("VmLck:")
 }

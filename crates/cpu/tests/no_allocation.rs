@@ -1,5 +1,5 @@
-//! A forward pass allocates no memory once a pass of the same size has run. Only the cache grows, by whole
-//! segments. Passes of hybrids allocate a few short lists.
+//! A forward pass allocates no memory once a pass of the same size has run. Only the cache grows,
+//! by whole segments. Passes of hybrids allocate a few short lists.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -25,8 +25,8 @@ fn a_forward_allocates_nothing_after_the_first() {
 }
 
 fn check(checkpoint: &Checkpoint) {
-    // The cache keeps a list of the states of recurrent layers, and each of these layers gathers the states of
-    // the pass. No allocation has the size of a state.
+    // The cache keeps a list of the states of recurrent layers, and each of these layers gathers
+    // the states of the pass. No allocation has the size of a state.
     let layers = &checkpoint.architecture().layers;
     let most = match layers.iter().filter(|layer| layer.recurrent.is_some()).count() as u64 {
         0 => 0,

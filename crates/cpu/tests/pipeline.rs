@@ -1,5 +1,5 @@
-//! A model on several devices is bit-identical to the model on one: in logits, features and caches, for
-//! every split into stages. A pass that ends between two stages leaves the cache unchanged.
+//! A model on several devices is bit-identical to the model on one: in logits, features and caches,
+//! for every split into stages. A pass that ends between two stages leaves the cache unchanged.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

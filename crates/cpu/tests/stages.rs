@@ -1,5 +1,5 @@
-//! A model whose layers are on several members has the bits of one device: for every family, on two to four members.
-//! Passes that fail or are cancelled leave no member out of step.
+//! A model whose layers are on several members has the bits of one device: for every family, on two
+//! to four members. Passes that fail or are cancelled leave no member out of step.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -97,7 +97,8 @@ impl Pipeline {
     }
 }
 
-/// Each family runs with every number of members up to its largest; with `FORERUN_CASES`, each of its types does.
+/// Each family runs with every number of members up to its largest; with `FORERUN_CASES`, each of
+/// its types does.
 #[test]
 fn every_family_has_the_bits_of_one_device() {
     let all = is_complete();
@@ -181,7 +182,8 @@ fn the_leader_cancels_a_pass_on_all_stages() {
         assert_eq!(pipeline.end(), [false, false]);
     };
     (1..3).for_each(cancelled_by);
-    // The leader ends while the last of the other members has not yet handed over the rows of a cancelled pass.
+    // The leader ends while the last of the other members has not yet handed over the rows of a
+    // cancelled pass.
     let cancel = Arc::new(AtomicBool::new(false));
     let disturbance = |member| -> Disturbance {
         let cancel = Arc::clone(&cancel);
@@ -229,8 +231,8 @@ fn a_member_that_fails_or_is_out_of_step_ends_the_passes() {
         assert!(second.contains("out of step"), "{second}");
         assert!(pipeline.end().contains(&true), "the followers notice");
     }
-    // A member goes on without having handed over its rows, and the leader waits until the pass is cancelled. The next
-    // pass is right.
+    // A member goes on without having handed over its rows, and the leader waits until the pass is
+    // cancelled. The next pass is right.
     let (skips, skipped) = channel();
     let disturbance = |member| -> Disturbance {
         let skips = skips.clone();
@@ -302,7 +304,8 @@ fn an_overflow_in_any_stage_is_reported() {
     }
 }
 
-/// Stages have a part of the weights and of the cache each, and the budget of the caches counts all.
+/// Stages have a part of the weights and of the cache each, and the budget of the caches counts
+/// all.
 #[test]
 fn stages_have_the_memory_of_their_layers() {
     let config = Config { num_hidden_layers: 6, tie_word_embeddings: true, ..example_config() };

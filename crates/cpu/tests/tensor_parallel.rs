@@ -1,5 +1,6 @@
-//! A model that several members compute together has the bits of one device: for every family, in every weight
-//! type, on any number of members. Passes that fail or are cancelled leave no member out of step.
+//! A model that several members compute together has the bits of one device: for every family, in
+//! every weight type, on any number of members. Passes that fail or are cancelled leave no member
+//! out of step.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -198,8 +199,8 @@ fn tree() -> TokenTree {
     tree
 }
 
-/// Computes prompts, drafts, rollbacks, passes of several sequences, and groups of layers if there are any. Returns the
-/// bits of all outputs.
+/// Computes prompts, drafts, rollbacks, passes of several sequences, and groups of layers if there
+/// are any. Returns the bits of all outputs.
 pub(crate) fn conversation(
     model: &mut CachedTransformer<impl Forward>,
     groups: Option<&LayerGroups>,

@@ -1,15 +1,16 @@
 //! Chooses between decoding methods, and between drafters, while it decodes.
 //!
-//! Speculative decoding, PEARL and DSI decode the same text with any drafter, so a sequence can go from one to another after any
-//! step. The current one passes on what it learns of times and acceptance. From that, each predicts its speed on the
-//! text at hand, and the fastest is used ([`MethodChoice`]). Each of them pauses by itself while drafting does not pay,
-//! so none is much slower than the target alone.
+//! Speculative decoding, PEARL and DSI decode the same text with any drafter, so a sequence can go
+//! from one to another after any step. The current one passes on what it learns of times and
+//! acceptance. From that, each predicts its speed on the text at hand, and the fastest is used
+//! ([`MethodChoice`]). Each of them pauses by itself while drafting does not pay, so none is much
+//! slower than the target alone.
 //!
-//! If the drafters are also on the target's devices, methods that draft before they verify use them there: all cores compute the draft,
-//! and nothing is handed over between workers.
+//! If the drafters are also on the target's devices, methods that draft before they verify use them
+//! there: all cores compute the draft, and nothing is handed over between workers.
 //!
-//! What is known of one drafter says nothing about another. So each is tried, and tried again after 512 tokens of other drafters, as far
-//! as the account of lost time allows.
+//! What is known of one drafter says nothing about another. So each is tried, and tried again after
+//! 512 tokens of other drafters, as far as the account of lost time allows.
 
 use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 use crate::{DecodeError, Decoder, Sequence, dsi, jobs::wasted, pearl, speculative};
@@ -51,8 +52,8 @@ static CHOICES: [&MethodEntry; 3] = [&speculative::METHOD, &pearl::METHOD, &dsi:
 /// from the second one on.
 const TURN_STEPS: u32 = 4;
 
-/// Returns a decoder that uses the fastest of the methods with the fastest drafter. If the text of a
-/// seed depends on drafts, it must not follow the clock, so it is that of the first method and
+/// Returns a decoder that uses the fastest of the methods with the fastest drafter. If the text of
+/// a seed depends on drafts, it must not follow the clock, so it is that of the first method and
 /// drafter.
 pub(crate) fn fastest(
     methods: &[&MethodEntry],
@@ -71,7 +72,8 @@ fn uses_repeated(method: &MethodEntry, options: &DecoderOptions) -> bool {
     options.repeats_drafters && method.drafting == Drafting::BeforeVerification
 }
 
-/// Decodes with the fastest of several decoders. They may use several drafters, each of which may be on two devices.
+/// Decodes with the fastest of several decoders. They may use several drafters, each of which may
+/// be on two devices.
 pub struct Auto {
     candidates: Vec<Candidate>,
     choice: MethodChoice,
@@ -87,13 +89,15 @@ pub struct Auto {
 struct Candidate {
     /// The index of its drafter.
     drafter: usize,
-    /// What is added to a drafter's index in its jobs: 0, or the number of drafters if it uses those on the target's devices.
+    /// What is added to a drafter's index in its jobs: 0, or the number of drafters if it uses
+    /// those on the target's devices.
     offset: usize,
     decoder: Box<dyn AnswerDecoder>,
     /// The number of tokens of the text when it last worked.
     worked_until: usize,
-    /// The nanoseconds in which others have worked since then, also in other answers. They count in its own account of what it may lose;
-    /// the account of changes limits what all candidates lose together.
+    /// The nanoseconds in which others have worked since then, also in other answers. They count in
+    /// its own account of what it may lose; the account of changes limits what all candidates lose
+    /// together.
     others_ns: u64,
 }
 
@@ -127,10 +131,11 @@ impl Reading {
 #[derive(Clone, Copy, Debug)]
 struct UsedDrafter {
     index: usize,
-    /// The time of a forward in passes of the target that the sizes of the models suggest. One that would have to read text for long
-    /// is tried later.
+    /// The time of a forward in passes of the target that the sizes of the models suggest. One that
+    /// would have to read text for long is tried later.
     expected_passes: Option<f64>,
-    /// The number of tokens since it last worked that others have committed, also in other answers; `None` before its first turn.
+    /// The number of tokens since it last worked that others have committed, also in other answers;
+    /// `None` before its first turn.
     idle_tokens: Option<usize>,
 }
 
@@ -177,8 +182,8 @@ impl Auto {
         auto
     }
 
-    /// Creates a decoder that begins with the first of `candidates`. The first candidate of a drafter should be the one that learns
-    /// with the least effort whether drafts pay.
+    /// Creates a decoder that begins with the first of `candidates`. The first candidate of a
+    /// drafter should be the one that learns with the least effort whether drafts pay.
     fn of_candidates(candidates: Vec<Candidate>) -> Self {
         assert!(!candidates.is_empty(), "there must be a decoder to choose");
         let of_candidates: Vec<usize> =
@@ -202,7 +207,8 @@ impl Auto {
 }
 
 impl Auto {
-    /// Takes note that the current candidate has committed `new` tokens in `ns` nanoseconds, of a text that has `tokens` tokens now.
+    /// Takes note that the current candidate has committed `new` tokens in `ns` nanoseconds, of a
+    /// text that has `tokens` tokens now.
     fn count(&mut self, new: usize, ns: u64, tokens: usize) {
         let at = self.choice.current();
         for (index, other) in self.candidates.iter_mut().enumerate() {
@@ -225,7 +231,7 @@ impl Auto {
         let reading = Reading { worked_until: tokens, unread_tokens: known.unread_tokens() };
         self.readings.insert(place, reading);
         for index in (0..self.candidates.len()).filter(|&index| index != from) {
-            let known = self.of_candidate(index, from, tokens, &known);
+            let known = self.knowledge_for(index, from, tokens, &known);
             if let Some(policy) = self.candidates[index].decoder.policy_mut() {
                 policy.adopt(&known);
             }
@@ -234,7 +240,7 @@ impl Auto {
     }
 
     /// Returns what a candidate can use of the knowledge of another one.
-    fn of_candidate(
+    fn knowledge_for(
         &self,
         candidate: usize,
         from: usize,
@@ -264,8 +270,8 @@ impl Auto {
         drafters.find(|drafter| drafter.index == candidate.drafter && drafter.is_unknown())
     }
 
-    /// Computes what each candidate expects of a text of `tokens` tokens. Of one with an unknown drafter, that is only the time in
-    /// which the drafter reads the text.
+    /// Computes what each candidate expects of a text of `tokens` tokens. Of one with an unknown
+    /// drafter, that is only the time in which the drafter reads the text.
     fn forecast(&mut self, tokens: usize) {
         let known = self.share_knowledge(self.current(), tokens);
         for index in 0..self.candidates.len() {
@@ -332,7 +338,7 @@ impl Decoder for Auto {
                 self.share_knowledge(current, tokens);
             }
             if let Some(policy) = self.candidates[current].decoder.policy() {
-                let known = self.of_candidate(next, current, tokens, &policy.knowledge());
+                let known = self.knowledge_for(next, current, tokens, &policy.knowledge());
                 let Candidate { decoder, others_ns, .. } = &mut self.candidates[next];
                 if let Some(policy) = decoder.policy_mut() {
                     policy.start(&known, std::mem::take(others_ns) as f64);

@@ -21,14 +21,16 @@ pub(crate) struct DraftAhead {
     jobs: VecDeque<DraftJob>,
     /// The job in flight.
     running: Option<Ticket>,
-    /// The job in flight that only lets the drafter read what it missed: the chain has ended meanwhile.
+    /// The job in flight that only lets the drafter read what it missed: the chain has ended
+    /// meanwhile.
     reading: Option<Ticket>,
     /// The number of committed tokens that the drafter has read, and that the job in flight reads.
     read: usize,
     reads_to: usize,
     /// Whether the drafter has failed on this chain.
     exhausted: bool,
-    /// The number of tokens with features when the drafter had nothing to add to this chain. With more it may.
+    /// The number of tokens with features when the drafter had nothing to add to this chain. With
+    /// more it may.
     empty_with: Option<usize>,
     /// The target's feedback when this chain began, if all of its jobs have the same.
     feedback: Option<TargetFeedback>,
@@ -39,7 +41,8 @@ pub(crate) struct DraftAhead {
     /// Whether every job drafts a single token.
     one_token_per_job: bool,
     /// Whether a job in which the drafter reads what it has missed goes on when the chain ends.
-    /// Otherwise a drafter that reads for longer than the target takes for a token would never begin.
+    /// Otherwise a drafter that reads for longer than the target takes for a token would never
+    /// begin.
     reads_on: bool,
 }
 
@@ -103,7 +106,8 @@ impl DraftAhead {
         }
     }
 
-    /// From now on, a job in which the drafter reads what it has missed goes on when the chain ends.
+    /// From now on, a job in which the drafter reads what it has missed goes on when the chain
+    /// ends.
     pub(crate) fn reading_on(self) -> Self {
         Self { reads_on: true, ..self }
     }
@@ -111,8 +115,8 @@ impl DraftAhead {
     /// From now on, drafts a single token in every job.
     ///
     /// The proposals of some drafters, such as prompt lookup, depend on where a job starts and how
-    /// many tokens it requests. Both would otherwise depend on measured times. So would the number of tokens whose
-    /// features a job has, which therefore stays the same until the chain restarts.
+    /// many tokens it requests. Both would otherwise depend on measured times. So would the number
+    /// of tokens whose features a job has, which therefore stays the same until the chain restarts.
     pub(crate) fn draft_one_token_per_job(&mut self) {
         self.one_token_per_job = true;
     }
@@ -290,8 +294,9 @@ impl DraftAhead {
 
     /// Continues after a failed job.
     ///
-    /// After draft tokens, only the chain ends. The failure may depend on these tokens, so to drop them
-    /// untested, or to give up the drafter because of them, would change the distribution of the text.
+    /// After draft tokens, only the chain ends. The failure may depend on these tokens, so to drop
+    /// them untested, or to give up the drafter because of them, would change the distribution of
+    /// the text.
     fn fail(&mut self, sequence: &mut Sequence, error: DecodeError) -> Result<(), DecodeError> {
         let reason = jobs::drafter_failure(error)?;
         if !std::mem::replace(&mut self.reported, true) {

@@ -5,27 +5,31 @@
 //! `lookahead` and SP degree. A thread of the paper is a job here, on a drafter or on a replica.
 //!
 //! 1. Lines 2 and 6, drafters: each continues its own chain, and never waits.
-//! 2. Lines 2 and 6, target: after every `lookahead` draft tokens, a free replica gets the rows after
-//!    them. The row for the next position to commit (the frontier) is the paper's *current verifier*
-//!    (lines 3 and 11). It is always in flight, with the drafts that exist. So decoding is never
-//!    slower than the target alone.
+//! 2. Lines 2 and 6, target: after every `lookahead` draft tokens, a free replica gets the rows
+//!    after them. A *row* is the target's distribution of one token. The row for the next position
+//!    to commit (the frontier, the paper's `v`) is the *current verifier* of lines 3 and 11. It is
+//!    always in flight, with the drafts that exist. So decoding is never slower than the target
+//!    alone.
 //! 3. Lines 4 and 7: a step waits for the rows at the frontier. Rows are used in the order of their
 //!    positions, in whatever order the replicas finish.
-//! 4. Lines 9, 11 and 12: the drafters' tokens are tested with these rows, in the drafters' order.
+//! 4. Lines 8, 9, 11 and 12: the drafters' tokens are tested with these rows, in the drafters'
+//!    order. With sampling that is rejection sampling, which the paper's section 3.1 allows.
 //!    Accepted tokens are committed, or the target's own, and the frontier moves past them.
-//! 5. Lines 8 and 10: drafters that have other tokens restart after the committed ones. The rows
-//!    after their tokens are dropped, and the jobs that compute them cancelled.
-//! 6. Lines 13–14: if rows at the new frontier have arrived before, the next step does not wait.
+//! 5. Line 8: drafters that have other tokens restart after the committed ones. The rows after
+//!    their tokens are dropped, and the jobs that compute them cancelled.
+//! 6. Lines 13–14: if rows at the new frontier have arrived before, the next step takes them at
+//!    once.
+//! 7. Lines 5, 17 and 18: nothing is drafted or scored past the sequence's end.
 //!
 //! Deviations:
 //!
 //! * No row is computed twice. The last row of one job tests the first token of the next, and
 //!   drafters that agree share rows.
-//! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to what
-//!   the lookahead allows for a job.
+//! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to
+//!   what the lookahead allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
-//! * A replica that fails is no longer used, and another one takes its rows. A drafter that fails is
-//!   no longer used, either. The tokens that it has drafted are verified.
+//! * A replica that fails is no longer used, and another one takes its rows. A drafter that fails
+//!   is no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
 //!   cancelled.
 //! * If drafting makes decoding slower than the target alone, because the target can use the
@@ -34,7 +38,7 @@
 //!   `drafters^depth` chains. Here each drafter continues its own chain, and restarts after a
 //!   committed token that is not in it, so there are as many chains as drafters. After a committed
 //!   prefix a drafter's chain is the one that it would draft there anyway, so no chain that agrees
-//!   has to be dropped.
+//!   has to be dropped (line 10).
 
 use crate::draft_ahead::{DraftAhead, common_prefix_len};
 use crate::metered_cluster::{Meter, MeteredCluster};
@@ -178,7 +182,8 @@ impl Threads {
         (0..self.chains.len()).try_for_each(|index| self.submit_rows(index, sequence, cluster))
     }
 
-    /// Returns whether to draft now. It does not depend on measured times if the text of a seed must not.
+    /// Returns whether to draft now. It does not depend on measured times if the text of a seed
+    /// must not.
     fn drafts(&self, lookahead: &DsiLookahead) -> bool {
         self.waits_for_drafters || lookahead.drafts()
     }
@@ -189,7 +194,8 @@ impl Threads {
             return 0;
         }
         if self.waits_for_drafters {
-            // The scores that wait for draft tokens may have more rows than the policy allows by now.
+            // The scores that wait for draft tokens may have more rows than the policy allows by
+            // now.
             let rows = self.arrived_at(frontier).map_or(0, |(_, rows)| rows);
             return lookahead.max_ahead().max(rows);
         }
@@ -213,7 +219,7 @@ impl Threads {
         let mut first_row = self.first_missing_row(index, frontier);
         loop {
             let chain = self.chains[index].drafts.tokens();
-            // Include the row after the last draft token, but no row past the sequence's end.
+            // 7. The row after the last draft token belongs to them, but none past the end.
             let end = (frontier + chain.len() + 1).min(frontier + sequence.remaining());
             let count = end.saturating_sub(first_row).min(max_rows);
             let is_due = first_row == frontier || is_complete || count >= due_rows;
@@ -282,8 +288,8 @@ impl Threads {
         (key.0 == frontier).then_some((key, task.rows()))
     }
 
-    /// Removes and returns the scores to verify next, if they have arrived. In reproducible mode the
-    /// draft tokens that they test must have arrived, too.
+    /// Removes and returns the scores to verify next, if they have arrived. In reproducible mode
+    /// the draft tokens that they test must have arrived, too.
     fn take_ready(&mut self, sequence: &Sequence) -> Option<(Ticket, ScoreTask, Scores)> {
         let (key, rows) = self.arrived_at(sequence.tokens().len())?;
         let are_drafted = || self.chains.iter().all(|chain| chain.drafts.is_done(sequence, rows));
@@ -323,6 +329,7 @@ impl Threads {
         let (tree, verdict) = verify_chains(&chains, path, rows, frontier, sequence.randomness());
         let accepted = sequence.commit(&Draft::deterministic(tree), &verdict, &scores);
         let committed = &sequence.tokens()[frontier..];
+        // Another drafter's token may have been accepted, for which the path has no rows.
         let is_on_path = path.starts_with(committed);
         let left_path = common_prefix_len(path, committed) < accepted.min(path.len());
         task.accepted += accepted;
@@ -343,6 +350,7 @@ impl Threads {
                 cluster.observe_verdict(&verdict);
             }
         }
+        // Rows that were not tested yet are kept for the next step.
         let end = frontier + committed.len();
         if verdict.token.is_none() && is_on_path && committed.len() < task.rows() {
             let scores = scores.skip_rows(committed.len());
@@ -368,8 +376,8 @@ impl Threads {
         });
     }
 
-    /// Removes the chains of failed drafters, which are empty. If all drafters have failed, one chain
-    /// is left, and the target decodes alone.
+    /// Removes the chains of failed drafters, which are empty. If all drafters have failed, one
+    /// chain is left, and the target decodes alone.
     fn drop_failed_drafters(&mut self) {
         while self.chains.len() > 1
             && let Some(index) = self.chains.iter().position(|chain| chain.drafts.has_failed())
@@ -398,6 +406,7 @@ impl Decoder for Dsi {
         // 1. and 2. Drafters and replicas work until (3.) the rows at the frontier have arrived.
         threads.submit_jobs(sequence, cluster)?;
         let rows = loop {
+            // 6. Rows that have arrived before are taken at once.
             if let Some(rows) = threads.take_ready(sequence) {
                 break rows;
             }
@@ -405,7 +414,7 @@ impl Decoder for Dsi {
             threads.complete(completion, sequence, cluster)?;
             threads.submit_jobs(sequence, cluster)?;
         };
-        // 4. to 6. They are verified, and drafters that disagree restart.
+        // 4. and 5. They are verified, and drafters that disagree restart.
         threads.verify(rows, sequence, cluster);
         self.meter.end_step(sequence.tokens().len() - frontier);
         Ok(())

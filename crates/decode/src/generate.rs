@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 /// A decoding method: decides when tokens are drafted and verified.
 ///
 /// A decoder submits jobs to the cluster, and commits tokens with [`Sequence::commit`]. The example
-/// at [`generate`] runs one. The decoder of plain decoding is [`Autoregressive`](crate::Autoregressive).
+/// at [`generate`] runs one. The decoder of plain decoding is
+/// [`Autoregressive`](crate::Autoregressive).
 pub trait Decoder {
     /// Commits at least one token.
     ///
@@ -26,8 +27,8 @@ pub trait Decoder {
 /// Decodes until the sequence ends.
 ///
 /// `on_tokens` gets the tokens of every step when they are committed, and can stop the sequence.
-/// Afterwards, call [`Decoder::stop`] to cancel the remaining jobs. The sequence's caches stay on the
-/// workers: call [`Cluster::release`] unless you continue the sequence.
+/// Afterwards, call [`Decoder::stop`] to cancel the remaining jobs. The sequence's caches stay on
+/// the workers: call [`Cluster::release`] unless you continue the sequence.
 ///
 /// # Errors
 /// If a step fails. The tokens committed before stay in the sequence.

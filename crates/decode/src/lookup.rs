@@ -1,22 +1,27 @@
-//! Drafts from earlier text, in the rounds where more of their tokens are expected to be accepted than of the drafter's.
+//! Drafts from earlier text, in the rounds where more of their tokens are expected to be accepted
+//! than of the drafter's.
 //!
-//! *SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications*, Oliaro et al. 2025, arXiv 2411.04975: the
-//! hybrid of suffix decoding with another drafter.
+//! *SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications*, Oliaro et al. 2025,
+//! arXiv 2411.04975: the hybrid of suffix decoding with another drafter.
 //!
-//! The decoder chooses, not a drafter around the drafter. It alone knows which tokens were accepted,
-//! how many may still follow, and whether the drafter pauses, and a guess needs no worker.
+//! The decoder chooses, not a drafter around the drafter. It alone knows which tokens were
+//! accepted, how many may still follow, and whether the drafter pauses, and a guess needs no
+//! worker.
 //!
 //! 1. Guess the tokens after the text by looking them up in it. That needs no forward pass.
-//! 2. If a round with the guess is expected to have at least as many tokens as one with a draft of the drafter's, verify the
-//!    guess. The drafter reads its tokens before its next draft. The automatic draft length compares tokens a second instead,
-//!    with those that it expects of the drafter's next draft.
+//! 2. If a round with the guess is expected to have at least as many tokens as one with a draft of
+//!    the drafter's, verify the guess. The drafter reads its tokens before its next draft. The
+//!    automatic draft length compares tokens a second instead, with those that it expects of the
+//!    drafter's next draft.
 //! 3. Otherwise, the drafter drafts.
-//! 4. Compare each guess with the committed tokens, whether it was drafted or not ([`LookupChoice`]).
+//! 4. Compare each guess with the committed tokens, whether it was drafted or not
+//!    ([`LookupChoice`]).
 //!
-//! The guess is a function of the tokens before it, so it is verified as a deterministic draft. The choice depends on
-//! committed tokens, on which candidates they accepted, in the automatic mode on times, and on no draw for a later position.
-//! So the text keeps the target's distribution. Where the text of a seed depends on drafts, these times are nominal, so that
-//! text does not depend on a clock.
+//! The guess is a function of the tokens before it, so it is verified as a deterministic draft. The
+//! choice depends on committed tokens, on which candidates they accepted, in the automatic mode on
+//! times, and on no draw for a later position. So the text keeps the target's distribution. Where
+//! the text of a seed depends on drafts, these times are nominal, so that text does not depend on a
+//! clock.
 
 use crate::{DecoderOptions, Sequence, SpeculativeDraftLength, draft_ahead::common_prefix_len};
 use forerun_core::{Draft, Guess, Guesser, TokenId, TokenTree};
@@ -30,7 +35,8 @@ pub(crate) struct Lookup {
     guess: Guess,
 }
 
-/// The number of tokens to guess. They are more than are drafted, because their score shows how good the evidence is.
+/// The number of tokens to guess. They are more than are drafted, because their score shows how
+/// good the evidence is.
 const GUESSED_TOKENS: usize = 64;
 
 impl Lookup {
@@ -44,8 +50,8 @@ impl Lookup {
         options.lookup.map(|make| Self::new(make()))
     }
 
-    /// Guesses the tokens after the sequence. Returns them as a draft if they are expected to be better than the
-    /// drafter's, or if it does not draft in this round.
+    /// Guesses the tokens after the sequence. Returns them as a draft if they are expected to be
+    /// better than the drafter's, or if it does not draft in this round.
     pub(crate) fn draft(
         &mut self,
         sequence: &mut Sequence,
@@ -69,8 +75,8 @@ impl Lookup {
         Some(Draft::deterministic(tree))
     }
 
-    /// Learns from the tokens that a round has committed. `accepted`: the number of the drafter's tokens among them, if it
-    /// has drafted.
+    /// Learns from the tokens that a round has committed. `accepted`: the number of the drafter's
+    /// tokens among them, if it has drafted.
     pub(crate) fn observe(&mut self, committed: &[TokenId], accepted: Option<usize>) {
         let Guess { tokens, score } = std::mem::take(&mut self.guess);
         let right = common_prefix_len(&tokens, committed);

@@ -29,8 +29,8 @@ impl<P: JobObserver> Meter<P> {
         Self { policy, in_flight: BTreeMap::new(), now_ns: 0, is_alone: true }
     }
 
-    /// Begins a step, whose jobs go to the returned cluster. The policy learns from the jobs of this
-    /// drafter. `drafts`: whether drafters are to work during the step.
+    /// Begins a step, whose jobs go to the returned cluster. The policy learns from the jobs of
+    /// this drafter. `drafts`: whether drafters are to work during the step.
     pub(crate) fn begin_step<'a>(
         &'a mut self,
         cluster: &'a mut dyn Cluster,

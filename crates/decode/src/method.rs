@@ -16,8 +16,8 @@ pub struct MethodEntry {
     pub several_targets: bool,
     /// What drafters and draft options can rely on.
     pub offers: &'static [Need],
-    /// Whether one decoder works with all drafters. Otherwise decoders with one drafter each are used
-    /// in turn ([`new_decoder`](crate::new_decoder)).
+    /// Whether one decoder works with all drafters. Otherwise decoders with one drafter each are
+    /// used in turn ([`new_decoder`](crate::new_decoder)).
     pub combines_drafters: bool,
     /// Builds its decoder.
     pub decoder: fn(&DecoderOptions) -> Box<dyn AnswerDecoder>,
@@ -43,14 +43,16 @@ pub struct DecoderOptions {
     pub draft_tokens: usize,
     /// How the number of draft tokens adapts.
     pub length: DraftLength,
-    /// The largest tree, if an automatic length grows trees of ranked candidates. Otherwise they have the `shape`.
+    /// The largest tree, if an automatic length grows trees of ranked candidates. Otherwise they
+    /// have the `shape`.
     pub trees: Option<TreeLimits>,
     /// The goodput of all sequences, by which an automatic number of draft tokens knows the load.
     pub goodput: SharedGoodput,
     /// What the drafter can draft in a forward pass.
     pub pattern: DraftPattern,
-    /// The time of a forward pass of the drafter, in passes of the target, that the sizes of the models suggest; `None` if sizes
-    /// say nothing of their times, as on different kinds of devices.
+    /// The time of a forward pass of the drafter, in passes of the target, that the sizes of the
+    /// models suggest; `None` if sizes say nothing of their times, as on different kinds of
+    /// devices.
     pub expected_passes: Option<f64>,
     /// The index of the drafter, or of the first one of several.
     pub drafter: usize,
@@ -58,26 +60,31 @@ pub struct DecoderOptions {
     pub additional_drafters: Vec<DrafterSize>,
     /// The variant of PEARL.
     pub pearl: PearlOptions,
-    /// What guesses tokens for rounds in which the drafter does not draft, if there are such rounds.
+    /// What guesses tokens for rounds in which the drafter does not draft, if there are such
+    /// rounds.
     pub lookup: Option<MakeGuesser>,
     /// The number of target replicas.
     pub targets: usize,
-    /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's calibration).
+    /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's
+    /// calibration).
     pub calibrates_during_verification: bool,
-    /// Whether the drafters are also on the target's devices, where they work in turn with the target: with the indices after all
-    /// drafters, in the same order. [`Auto`](crate::Auto) uses them for methods that draft before they verify.
+    /// Whether the drafters are also on the target's devices, where they work in turn with the
+    /// target: with the indices after all drafters, in the same order. [`Auto`](crate::Auto) uses
+    /// them for methods that draft before they verify.
     pub repeats_drafters: bool,
-    /// Whether the text of a seed must not depend on measured times or on which device finishes first. An automatic length
-    /// then follows the acceptance and the sizes of the models, or, with methods that draft during verification, is four tokens.
+    /// Whether the text of a seed must not depend on measured times or on which device finishes
+    /// first. An automatic length then follows the acceptance and the sizes of the models, or, with
+    /// methods that draft during verification, is four tokens.
     pub reproducible: bool,
 }
 
-/// The draft length of methods that draft during verification if sampled text must not depend on measured times.
+/// The draft length of methods that draft during verification if sampled text must not depend on
+/// measured times.
 const REPRODUCIBLE_LENGTH: usize = 4;
 
 impl DecoderOptions {
-    /// Returns the options for drafts of this shape by one drafter that makes a token in each pass, for one target on separate
-    /// devices.
+    /// Returns the options for drafts of this shape by one drafter that makes a token in each pass,
+    /// for one target on separate devices.
     #[must_use]
     pub fn new(shape: DraftShape, length: DraftLength) -> Self {
         Self {
@@ -124,7 +131,8 @@ impl DecoderOptions {
         }
     }
 
-    /// Returns the options with a fixed number of draft tokens in place of an automatic one, if answers must be reproducible.
+    /// Returns the options with a fixed number of draft tokens in place of an automatic one, if
+    /// answers must be reproducible.
     pub(crate) fn with_fixed_length_if_reproducible(&self) -> Self {
         if !self.reproducible || self.length != DraftLength::Auto {
             return self.clone();
@@ -137,8 +145,8 @@ impl DecoderOptions {
         }
     }
 
-    /// Returns the policy for the lengths of drafts that begin with this shape, for methods that draft before they
-    /// verify.
+    /// Returns the policy for the lengths of drafts that begin with this shape, for methods that
+    /// draft before they verify.
     pub(crate) fn draft_length(&self, shape: DraftShape) -> SpeculativeDraftLength {
         let policy = SpeculativeDraftLength::new(shape, self.length)
             .with_goodput(self.goodput.clone())
@@ -147,12 +155,14 @@ impl DecoderOptions {
     }
 }
 
-/// What is known of a drafter after the first one before it drafts. The fields are those of [`DecoderOptions`].
+/// What is known of a drafter after the first one before it drafts. The fields are those of
+/// [`DecoderOptions`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DrafterSize {
     /// What the drafter can draft in a forward pass.
     pub pattern: DraftPattern,
-    /// The time of a forward pass of the drafter, in passes of the target, that the sizes of the models suggest.
+    /// The time of a forward pass of the drafter, in passes of the target, that the sizes of the
+    /// models suggest.
     pub expected_passes: Option<f64>,
 }
 
@@ -166,13 +176,14 @@ pub struct DraftPattern {
     pub positions: Option<usize>,
     /// Whether all positions take one forward pass together.
     pub one_forward: bool,
-    /// The stored bytes that a forward pass reads, in thousandths of those that the target's pass reads. It is 0 without a
-    /// model.
+    /// The stored bytes that a forward pass reads, in thousandths of those that the target's pass
+    /// reads. It is 0 without a model.
     pub pass_per_mille: u32,
 }
 
 impl DraftPattern {
-    /// Returns the pattern of a drafter that makes all its positions in one forward pass, of which there are at most so many.
+    /// Returns the pattern of a drafter that makes all its positions in one forward pass, of which
+    /// there are at most so many.
     #[must_use]
     pub fn in_one_forward(positions: Option<usize>) -> Self {
         Self { positions, one_forward: true, pass_per_mille: 0 }
@@ -187,8 +198,9 @@ impl DraftPattern {
 
 /// A decoder of one answer that passes on what it learned.
 pub trait AnswerDecoder: Decoder + Send {
-    /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the draft
-    /// lengths that this decoder arrived at. `options` are those that this decoder was built from.
+    /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the
+    /// draft lengths that this decoder arrived at. `options` are those that this decoder was built
+    /// from.
     fn for_next_answer(
         &self,
         options: &DecoderOptions,
@@ -205,7 +217,8 @@ pub trait AnswerDecoder: Decoder + Send {
         None
     }
 
-    /// Returns whether its drafter has failed, so that the rest of the answer is decoded with the target alone.
+    /// Returns whether its drafter has failed, so that the rest of the answer is decoded with the
+    /// target alone.
     fn has_failed_drafter(&self) -> bool {
         false
     }

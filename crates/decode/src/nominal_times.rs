@@ -1,8 +1,9 @@
 //! Times of jobs that follow from the sizes of models and drafts, and not from a clock.
 //!
-//! With rejection sampling, the text of a seed depends on the lengths of drafts, so no measured time may decide them.
-//! The decoder of such an answer gives these times to its planner instead. The planner then still follows the
-//! acceptance, which is a property of the text, and pauses where drafts do not pay.
+//! With rejection sampling, the text of a seed depends on the lengths of drafts, so no measured
+//! time may decide them. The decoder of such an answer gives these times to its planner instead.
+//! The planner then still follows the acceptance, which is a property of the text, and pauses where
+//! drafts do not pay.
 
 use crate::{DecoderOptions, DraftLength};
 use forerun_core::{DraftShape, TokenTree};
@@ -10,8 +11,8 @@ use forerun_plan::JobTime;
 
 /// The time of a pass of the target over one row. Only ratios matter.
 const PASS_NS: u64 = 1_000_000;
-/// What a further row adds to a pass, in thousandths of its time over one row. Cores were measured at 20 to 60 with models that
-/// are read from memory.
+/// What a further row adds to a pass, in thousandths of its time over one row. Cores were measured
+/// at 20 to 60 with models that are read from memory.
 const ROW_PER_MILLE: u64 = 50;
 
 /// A clock on which a job takes the time that its size suggests.
@@ -25,7 +26,8 @@ pub(crate) struct NominalTimes {
 }
 
 impl NominalTimes {
-    /// Returns the clock of decoders with these options; `None` if they may follow measured times, or follow none.
+    /// Returns the clock of decoders with these options; `None` if they may follow measured times,
+    /// or follow none.
     pub(crate) fn of(options: &DecoderOptions) -> Option<Self> {
         let pattern = options.pattern;
         (options.reproducible && options.length == DraftLength::Auto).then(|| Self {
@@ -35,8 +37,8 @@ impl NominalTimes {
         })
     }
 
-    /// Returns the time of a draft job that was to draft in this shape and made this tree: a pass for each token in a row, but
-    /// not for phrases that the drafter keeps, or one pass for all.
+    /// Returns the time of a draft job that was to draft in this shape and made this tree: a pass
+    /// for each token in a row, but not for phrases that the drafter keeps, or one pass for all.
     pub(crate) fn draft(&mut self, shape: &DraftShape, tree: &TokenTree) -> JobTime {
         if self.in_one_forward {
             return self.job(self.draft_pass_ns, 1, 0);

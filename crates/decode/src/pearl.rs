@@ -2,25 +2,26 @@
 //!
 //! *PEARL: Parallel Speculative Decoding with Adaptive Draft Length*, Liu et al. 2024, arXiv
 //! 2408.11850, algorithm 2. Its two modes are one here: *pre-verify* is a round without unverified
-//! tokens, *post-verify* one with some.
+//! tokens, *post-verify* one with some. The paper's `x` includes the unverified tokens; here only
+//! tested tokens are committed. A *row* is the target's distribution of one token.
 //!
 //! 1. Lines 5–8 and 24–28: the drafter makes γ tokens after the committed and the unverified ones.
 //! 2. Lines 10 and 29, at the same time as 1: the target scores the unverified tokens. Its rows are
 //!    those of each unverified token and of the first new one.
-//! 3. Lines 11 and 30–34: these tokens are tested, each with its own row.
-//! 4. Lines 12–14 and 35–38, if all are accepted: they are committed, and the other new tokens are
-//!    the next round's unverified ones. No bonus token is drawn, because the last row has tested the
-//!    first new token.
-//! 5. Lines 16–19 and 40–43, after a rejection: the accepted tokens and the correction are
+//! 3. Lines 11 and 30–32: these tokens are tested, each with its own row.
+//! 4. Lines 12–14 and 33–36, if all are accepted: they are committed, and the other new tokens are
+//!    the next round's unverified ones. No bonus token is drawn, because the last row has tested
+//!    the first new token.
+//! 5. Lines 15–19 and 37–41, after a rejection: the accepted tokens and the correction are
 //!    committed, the rest is dropped, and the next round has no unverified tokens.
 //!
 //! Deviations:
 //!
-//! * By default a round ends with the target's forward pass. A drafter that finishes early continues
-//!   for a while. If it is late, the tokens that it has are verified, and it is not interrupted. In
-//!   the paper's schedule, [`PearlSchedule::Paper`], each waits for the other.
-//! * γ follows measured times and acceptance, down to 0, where the target decodes alone. The drafter
-//!   may make some tokens before a pass that would have none.
+//! * By default a round ends with the target's forward pass. A drafter that finishes early
+//!   continues for a while. If it is late, the tokens that it has are verified, and it is not
+//!   interrupted. In the paper's schedule, [`PearlSchedule::Paper`], each waits for the other.
+//! * γ follows measured times and acceptance, down to 0, where the target decodes alone. The
+//!   drafter may make some tokens before a pass that would have none.
 //! * A drafter that fails is no longer used. The tokens that it has drafted are verified.
 //! * Caches are not rolled back explicitly.
 //! * Every draw has its own key. The published code uses one random number for two positions.
@@ -69,7 +70,8 @@ impl Pearl {
         Self { options, drafts, meter, scoring: None }
     }
 
-    /// Returns the decoder with the drafter of this index. Call it first: it resets settings for the drafter.
+    /// Returns the decoder with the drafter of this index. Call it first: it resets settings for
+    /// the drafter.
     #[must_use]
     pub fn with_drafter(self, drafter: usize) -> Self {
         Self { drafts: DraftAhead::new(drafter), ..self }
@@ -104,7 +106,8 @@ impl Decoder for Pearl {
         let gamma = if drafts.has_failed() { 0 } else { self.meter.policy.next_length() };
         let cluster = &mut self.meter.begin_step(cluster, drafts.drafter(), gamma > 0);
         if drafts.is_empty() {
-            // Without pre-verify, the target waits for all γ tokens.
+            // Nothing is drafted first, unless the policy expects a gain from it. Without
+            // pre-verify, the target waits for all γ tokens.
             let pre_verify = self.options.pre_verify;
             let first = if pre_verify { cluster.policy().first_length() } else { gamma };
             let per_job = cluster.policy().tokens_per_first_job(first);
@@ -119,7 +122,7 @@ impl Decoder for Pearl {
         // 1. Meanwhile, the drafter makes γ tokens after them.
         let scores = drafts.draft_until_scored(scoring, nodes, &lengths, sequence, cluster)?;
         self.scoring = None;
-        // 3. The unverified tokens and the first new one are tested.
+        // 3. The tokens that have a row are tested: the unverified ones and the first new one.
         let verdict = verify(drafts.chain(), &scores.rows, position, sequence.randomness());
         jobs::commit(drafts.chain(), &verdict, &scores, [scoring], sequence, cluster);
         // 4. and 5. The other new tokens are unverified now, or dropped after a rejection.

@@ -15,8 +15,8 @@ pub static METHODS: &[MethodEntry] = &[
     auto::METHOD,
 ];
 
-/// Returns the decoder of an engine that has not answered yet. With several drafters, or with one in
-/// several places, it uses the fastest.
+/// Returns the decoder of an engine that has not answered yet. With several drafters, or with one
+/// in several places, it uses the fastest.
 #[must_use]
 pub fn new_decoder(method: &MethodEntry, options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
     let has_choice = method.offers.contains(&Need::SeveralDrafters) && !method.combines_drafters;

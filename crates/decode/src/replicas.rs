@@ -45,8 +45,8 @@ impl Replicas {
         Self { all: vec![Replica::default(); count], active, unused }
     }
 
-    /// Returns whether a replica is free: it has no active job, and lags behind by at most `max_lag`
-    /// committed tokens.
+    /// Returns whether a replica is free: it has no active job, and lags behind by at most
+    /// `max_lag` committed tokens.
     pub(crate) fn has_free(&self, max_lag: usize) -> bool {
         self.idle().any(|replica| self.lag(replica) <= max_lag)
     }
@@ -85,9 +85,10 @@ impl Replicas {
         (0..self.all.len()).filter(|&index| !self.all[index].failed)
     }
 
-    /// Returns the replica that should get a job: the one with the fewest active jobs, then one that
-    /// does not lag, then the one with the fewest unused jobs, which may still run, then the one that
-    /// has read the most committed tokens, because it reads the others before the job's rows.
+    /// Returns the replica that should get a job: the one with the fewest active jobs, then one
+    /// that does not lag, then the one with the fewest unused jobs, which may still run, then the
+    /// one that has read the most committed tokens, because it reads the others before the job's
+    /// rows.
     fn best(&self, max_lag: usize) -> Option<usize> {
         self.healthy().min_by_key(|&replica| {
             let [active, unused] = [&self.active, &self.unused].map(|jobs| jobs_of(replica, jobs));
@@ -112,7 +113,8 @@ impl Replicas {
         Err(DecodeError::Cluster(ClusterError::WorkerGone(Role::Target(0))))
     }
 
-    /// Submits a task to a replica. If its worker has stopped, it is no longer used: returns `None`.
+    /// Submits a task to a replica. If its worker has stopped, it is no longer used: returns
+    /// `None`.
     fn try_submit(
         &mut self,
         replica: usize,
@@ -130,7 +132,8 @@ impl Replicas {
         }
     }
 
-    /// Handles a completion. A replica whose job has failed is no longer used, unless it is the last.
+    /// Handles a completion. A replica whose job has failed is no longer used, unless it is the
+    /// last.
     pub(crate) fn complete(
         &mut self,
         sequence: &mut Sequence,

@@ -31,7 +31,8 @@ impl ScoreTask {
         self.tokens.get(position - self.committed..).unwrap_or_default()
     }
 
-    /// Returns the tokens between the `frontier` committed ones and the tree to score, and the tree.
+    /// Returns the tokens between the `frontier` committed ones and the tree to score, and the
+    /// tree.
     pub(crate) fn request(&self, frontier: usize) -> (&[TokenId], TokenTree) {
         let (ahead, tokens) = self.path(frontier).split_at(self.first_row - frontier);
         (ahead, TokenTree::chain(tokens))

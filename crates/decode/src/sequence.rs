@@ -54,8 +54,8 @@ pub struct Sequence {
     /// `None` if log-probabilities are not requested.
     requested_logprobs: Option<usize>,
     logprobs: Vec<TokenLogprob>,
-    /// The target's features of all committed tokens but the last, if they are requested. The target has not read
-    /// the last token yet.
+    /// The target's features of all committed tokens but the last, if they are requested. The
+    /// target has not read the last token yet.
     features: Option<Features>,
     /// The last draft with the target's tokens, if draft feedback is requested.
     last_draft: Option<Arc<VerifiedDraft>>,
@@ -110,16 +110,16 @@ impl Sequence {
         self
     }
 
-    /// Collects the target's features for the drafter. The decoder must use the scores in the order of their
-    /// positions.
+    /// Collects the target's features for the drafter. The decoder must use the scores in the order
+    /// of their positions.
     #[must_use]
     pub fn with_features(mut self) -> Self {
         self.features = Some(Features::new());
         self
     }
 
-    /// Passes the target's tokens for each draft to the drafter. The decoder must verify every draft
-    /// before the next one.
+    /// Passes the target's tokens for each draft to the drafter. The decoder must verify every
+    /// draft before the next one.
     #[must_use]
     pub fn with_draft_feedback(mut self) -> Self {
         self.last_draft = Some(Arc::default());
@@ -201,8 +201,8 @@ impl Sequence {
         &self.statistics
     }
 
-    /// Returns the record of each verification. Their committed tokens together are the tokens after
-    /// the prompt.
+    /// Returns the record of each verification. Their committed tokens together are the tokens
+    /// after the prompt.
     #[must_use]
     pub fn verifications(&self) -> &[VerificationRecord] {
         &self.verifications
@@ -230,8 +230,8 @@ impl Sequence {
         self.finish.get_or_insert(Finish::Stopped);
     }
 
-    /// Verifies a draft that was drawn in one job after the committed tokens, with the rule of the sampling
-    /// options. `rows` are those of the target, as for [`verify`].
+    /// Verifies a draft that was drawn in one job after the committed tokens, with the rule of the
+    /// sampling options. `rows` are those of the target, as for [`verify`].
     #[must_use]
     pub fn verify_whole(&self, draft: &Draft, rows: &[Distribution]) -> Verdict {
         let rule = match self.sampling.verification {
@@ -242,8 +242,8 @@ impl Sequence {
     }
 
     /// Commits the tokens that a verdict on `scores` accepted, then the target's own token, if any.
-    /// Stops where the sequence ends, and updates the statistics. Returns how many draft tokens were
-    /// committed.
+    /// Stops where the sequence ends, and updates the statistics. Returns how many draft tokens
+    /// were committed.
     pub fn commit(&mut self, draft: &Draft, verdict: &Verdict, scores: &Scores) -> usize {
         let before = self.tokens.len();
         let accepted = verdict.accepted.iter().map(|&node| draft.tree.token(node));

@@ -3,8 +3,8 @@
 //! *Fast Inference from Transformers via Speculative Decoding*, Leviathan et al. 2023, arXiv
 //! 2211.17192, algorithm 1; *Accelerating Large Language Model Decoding with Speculative Sampling*,
 //! Chen et al. 2023, arXiv 2302.01318, algorithm 2; *SpecInfer: Accelerating Generative Large
-//! Language Model Serving with Tree-based Speculative Inference and Verification*, Miao et al. 2023,
-//! arXiv 2305.09781, for trees.
+//! Language Model Serving with Tree-based Speculative Inference and Verification*, Miao et al.
+//! 2023, arXiv 2305.09781, for trees.
 //!
 //! 1. The drafter proposes γ tokens, or a tree, after the committed ones.
 //! 2. The target scores all of them in one forward.
@@ -14,7 +14,8 @@
 //! Deviations:
 //!
 //! * γ can adapt to measured times and acceptance, down to 0, and so can the tree.
-//! * With a lookup, a round may verify a guess from earlier text instead of a draft ([`crate::lookup`]).
+//! * With a lookup, a round may verify a guess from earlier text instead of a draft
+//!   ([`crate::lookup`]).
 //! * If the drafter fails, the target decodes alone for the rest of the answer.
 
 use crate::draft_rounds::{DraftRounds, RoundDraft};
@@ -85,7 +86,8 @@ impl Speculative {
     }
 
     /// Returns the decoder configured to have the drafter read each draft while the target verifies
-    /// it, so that EasySpec's next round starts with exact rows. It pays if they have separate cores.
+    /// it, so that EasySpec's next round starts with exact rows. It pays if they have separate
+    /// cores.
     #[must_use]
     pub fn calibrating(self) -> Self {
         Self { calibrates: true, ..self }
@@ -125,9 +127,9 @@ impl Decoder for Speculative {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        // With rejection sampling, positions that were drafted and not tested are drawn with the same
-        // numbers in the next round. So nothing may depend on how they were drawn, as the end of a
-        // chain does.
+        // With rejection sampling, positions that were drafted and not tested are drawn with the
+        // same numbers in the next round. So nothing may depend on how they were drawn, as the end
+        // of a chain does.
         let sampling = sequence.sampling();
         let draws_again = sampling.verification == Verification::Rejection;
         self.rounds.policy.set_may_stop(!draws_again || sampling.is_deterministic());

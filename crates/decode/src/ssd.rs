@@ -2,27 +2,32 @@
 //!
 //! *Speculative Speculative Decoding*, Kumar et al. 2026, arXiv 2603.03251 (Saguaro).
 //!
-//! 1. While the target scores a draft, the drafter names its best tokens after each part of it. Each is
-//!    the end of a possible verdict: so many accepted tokens, then this correction or bonus token.
+//! 1. While the target scores a draft, the drafter names its best tokens after each part of it.
+//!    Each is the end of a possible verdict: so many accepted tokens, then this correction or bonus
+//!    token.
 //! 2. It drafts after the most probable verdicts, all in the same forward passes: each verdict is a
-//!    [branch](SequenceId::branch) of the sequence, and branches run together like sequences of different users.
+//!    [branch](SequenceId::branch) of the sequence, and branches run together like sequences of
+//!    different users.
 //! 3. The draft is verified as in speculative decoding. If the verdict was prepared, the next round
 //!    starts with its draft. Otherwise the drafter makes one now (the paper's fallback).
 //!
-//! A prepared draft is the one that the drafter would make after the verdict: tokens are drawn with keys
-//! that do not depend on when. So with a fixed draft length the text of a seed is that of speculative decoding. If the
-//! length is automatic and changes in between, a prepared draft that is too long is shortened, and one that is too
-//! short is used as it is. EasySpec's drafts are an exception: which of their rows are
-//! approximate depends on the drafter's last draft. With rejection sampling the text of a seed may then differ from
-//! run to run, and its distribution stays the target's.
+//! A prepared draft is the one that the drafter would make after the verdict: tokens are drawn with
+//! keys that do not depend on when. So with a fixed draft length the text of a seed is that of
+//! speculative decoding. If the length is automatic and changes in between, a prepared draft that
+//! is too long is shortened, and one that is too short is used as it is. EasySpec's drafts are an
+//! exception: which of their rows are approximate depends on the drafter's last draft. With
+//! rejection sampling the text of a seed may then differ from run to run, and its distribution
+//! stays the target's.
 //!
 //! Deviations:
 //!
-//! * With a lookup, a round may verify a guess from earlier text instead of a draft, prepared or not ([`crate::lookup`]).
-//! * The paper computes the number of tokens to prepare after each part of the draft by a closed form, a
-//!   capped geometric series. Here the most probable verdicts under the same model are taken one by one.
-//! * The paper changes the drafter's distribution so that corrections are more often among the prepared ones
-//!   (Saguaro sampling). Here drafts stay as they are.
+//! * With a lookup, a round may verify a guess from earlier text instead of a draft, prepared or
+//!   not ([`crate::lookup`]).
+//! * The paper computes the number of tokens to prepare after each part of the draft by a closed
+//!   form, a capped geometric series. Here the most probable verdicts under the same model are
+//!   taken one by one.
+//! * The paper changes the drafter's distribution so that corrections are more often among the
+//!   prepared ones (Saguaro sampling). Here drafts stay as they are.
 
 use crate::draft_rounds::{DraftRounds, RoundDraft};
 use crate::jobs::{self, DraftRequest, JobReply, wasted};
@@ -56,10 +61,11 @@ pub struct Ssd {
     /// The number of verdicts to prepare.
     verdicts: usize,
     acceptance: AcceptanceEstimate,
-    /// Whether a draft may not be shorter because it was prepared, which depends on times. An assisted length changes with
-    /// the verdict.
+    /// Whether a draft may not be shorter because it was prepared, which depends on times. An
+    /// assisted length changes with the verdict.
     reproducible: bool,
-    /// The jobs of this round that name tokens after a part of the draft, which has this many tokens.
+    /// The jobs of this round that name tokens after a part of the draft, which has this many
+    /// tokens.
     naming: Vec<(Ticket, usize)>,
     prepared: Vec<Prepared>,
     /// The number of drafts of this round that were submitted.
@@ -134,7 +140,8 @@ impl Ssd {
         Self { rounds: self.rounds.with_lookup(guesser), ..self }
     }
 
-    /// Returns the draft of this round: a guess from earlier text, the prepared draft, or a new one.
+    /// Returns the draft of this round: a guess from earlier text, the prepared draft, or a new
+    /// one.
     fn draft(
         &mut self,
         sequence: &mut Sequence,
@@ -162,12 +169,12 @@ impl Ssd {
         self.rounds.of_drafter(reply, sequence)
     }
 
-    /// Returns the most probable verdicts on a draft of `drafted` tokens, best first: for each, the number of
-    /// accepted tokens, and the rank of the token after them among the drafter's.
+    /// Returns the most probable verdicts on a draft of `drafted` tokens, best first: for each, the
+    /// number of accepted tokens, and the rank of the token after them among the drafter's.
     ///
-    /// If tokens are accepted with the rate α, the target's token is the drafter's best one with this
-    /// probability, too. It is not among the `f` best ones with probability `(1−α)/f`: the power law that the paper
-    /// measures, here with exponent 1.
+    /// If tokens are accepted with the rate α, the target's token is the drafter's best one with
+    /// this probability, too. It is not among the `f` best ones with probability `(1−α)/f`: the
+    /// power law that the paper measures, here with exponent 1.
     fn likely_verdicts(&self, drafted: usize) -> Vec<(usize, usize)> {
         let rate = self.acceptance.rate(1.0).clamp(0.05, 0.95);
         let of_rank = |rank: usize| match rank {
@@ -175,7 +182,8 @@ impl Ssd {
             _ => (1.0 - rate) / (rank * (rank + 1)) as f64,
         };
         let verdicts = (0..=drafted).flat_map(|accepted| {
-            // The best token before the end of the draft is the draft's own, so it was not rejected.
+            // The best token before the end of the draft is the draft's own, so it was not
+            // rejected.
             let first = usize::from(accepted < drafted);
             (first..=self.verdicts).map(move |rank| (accepted, rank))
         });
@@ -187,8 +195,8 @@ impl Ssd {
         verdicts
     }
 
-    /// Submits a draft job on a branch of the sequence. `None` if the drafter is gone, which the next round
-    /// reports.
+    /// Submits a draft job on a branch of the sequence. `None` if the drafter is gone, which the
+    /// next round reports.
     fn submit(
         &mut self,
         branch: usize,
@@ -259,8 +267,8 @@ impl Ssd {
         Ok(())
     }
 
-    /// Handles a completion of the drafter's. What fails is not prepared: if the drafter fails after the
-    /// verdict, too, the next round reports it.
+    /// Handles a completion of the drafter's. What fails is not prepared: if the drafter fails
+    /// after the verdict, too, the next round reports it.
     fn handle_completion(
         &mut self,
         draft: &Draft,
@@ -318,9 +326,10 @@ impl Decoder for Ssd {
     ) -> Result<(), DecodeError> {
         let mut round = self.draft(sequence, cluster)?;
         if let RoundDraft::Drafted(reply) = &mut round {
-            // Only the part of drafting that the last verification did not hide costs time. The draft
-            // shared its passes with those for other verdicts, which are this sequence's, too.
-            reply.time = reply.time.own_after(self.verified_ns.unwrap_or(0));
+            // Only the part of drafting that the last verification did not hide costs time. The
+            // draft shared its passes with those for other verdicts, which are this sequence's,
+            // too.
+            reply.time = reply.time.clipped_to_after(self.verified_ns.unwrap_or(0));
         }
         let draft = round.draft();
         if !draft.tree.is_chain() {

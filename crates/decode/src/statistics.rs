@@ -17,12 +17,13 @@ pub struct Statistics {
     pub drafts: u64,
     /// The number of these drafts that SSD had prepared before the verdict on the draft before.
     pub prepared: u64,
-    /// The number of these drafts that were looked up in earlier text, in rounds without the drafter.
+    /// The number of these drafts that were looked up in earlier text, in rounds without the
+    /// drafter.
     pub lookups: u64,
     /// The number of drafted tokens, tested or not.
     pub draft_tokens: u64,
-    /// By drafter: how many of them it has drafted. The others were looked up. Drafters at the end may be missing if they
-    /// have drafted nothing.
+    /// By drafter: how many of them it has drafted. The others were looked up. Drafters at the end
+    /// may be missing if they have drafted nothing.
     pub draft_tokens_by_drafter: Vec<u64>,
     /// By depth, starting at 0: the number of rounds in which the draft token at this depth was
     /// tested. All tokens before it were accepted then, and the sequence had not ended.

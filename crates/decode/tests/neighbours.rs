@@ -21,8 +21,8 @@ type PassTime = [u64; 2];
 struct BusyCluster {
     draft_pass: PassTime,
     score_pass: PassTime,
-    /// The rows of the neighbours in a pass of the target with this number. In a pass of the drafter,
-    /// each of them has one row.
+    /// The rows of the neighbours in a pass of the target with this number. In a pass of the
+    /// drafter, each of them has one row.
     neighbours: fn(usize) -> Vec<usize>,
     /// Whether completions say what passes cost.
     has_costs: bool,
@@ -213,8 +213,8 @@ fn without_neighbours_costs_change_nothing() {
     }
 }
 
-/// The sequences of a pass share the time of reading the weights, but each pays for its own rows. So the
-/// more sequences there are, the less an unlikely row is worth.
+/// The sequences of a pass share the time of reading the weights, but each pays for its own rows.
+/// So the more sequences there are, the less an unlikely row is worth.
 #[test]
 fn drafts_are_shorter_among_many_sequences_if_rows_are_not_free() {
     let lengths = |row_ns| {

@@ -15,13 +15,14 @@
 //!
 //! Deviations:
 //!
-//! * A draft may continue another one before the target has verified it, for PEARL. It then continues with the
-//!   features that were predicted, also after the target's come: to compute the draft's rows again takes as long as
-//!   drafting it. Only a draft that starts afresh uses the target's.
+//! * A draft may continue another one before the target has verified it, for PEARL. It then
+//!   continues with the features that were predicted, also after the target's come: to compute the
+//!   draft's rows again takes as long as drafting it. Only a draft that starts afresh uses the
+//!   target's.
 //! * Tokens that others drafted, such as those that a grammar determines, are read with predicted
 //!   features, too.
-//! * EAGLE's code draws the siblings of its sampled trees without replacement. Here they
-//!   are drawn independently. Trees of the most probable candidates are verified as in EAGLE's code.
+//! * EAGLE's code draws the siblings of its sampled trees without replacement. Here they are drawn
+//!   independently. Trees of the most probable candidates are verified as in EAGLE's code.
 
 use crate::feature_based::{draft_from_features, draft_readable};
 use crate::{DraftContext, Drafter, ModelDrafter, single_draft};

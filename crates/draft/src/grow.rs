@@ -8,7 +8,8 @@
 //! * Trees of given ranks: the static trees of Medusa and EAGLE (arXiv 2401.15077).
 //!
 //! Sampled candidates are never dropped or reordered depending on their values, because that would
-//! change the distribution of the output. So a model that fails after some of them ends the draft there.
+//! change the distribution of the output. So a model that fails after some of them ends the draft
+//! there.
 
 use crate::DraftContext;
 use forerun_core::{
@@ -48,7 +49,8 @@ enum GrowthKind {
         remaining_depths: usize,
         budget: Option<usize>,
         considered: Vec<Candidate>,
-        /// The newest nodes: their rows, the log-probabilities of their paths, and their candidates.
+        /// The newest nodes: their rows, the log-probabilities of their paths, and their
+        /// candidates.
         level: Vec<(usize, f64, Option<usize>)>,
     },
     /// The candidates of given ranks. The tree so far holds the nodes with children.
@@ -58,7 +60,8 @@ enum GrowthKind {
         /// The first row of the shape's next depth.
         next: usize,
         considered: Vec<Candidate>,
-        /// The newest nodes with children: their rows in the shape and in the tree, and their candidates.
+        /// The newest nodes with children: their rows in the shape and in the tree, and their
+        /// candidates.
         level: Vec<(usize, usize, Option<usize>)>,
     },
 }
@@ -118,8 +121,8 @@ impl<'a> Growth<'a> {
         (first_row <= self.tree.len()).then_some((&self.tree, first_row))
     }
 
-    /// Grows the next depth from its rows, of which it reads what [`row_use`] says. They cover only the
-    /// tokens that may be candidates.
+    /// Grows the next depth from its rows, of which it reads what [`row_use`] says. They cover only
+    /// the tokens that may be candidates.
     pub(crate) fn advance(&mut self, rows: &[RowLogits<'_>]) -> Result<(), ModelError> {
         let Self { context, sampler, tree, kind } = self;
         match kind {
@@ -151,8 +154,8 @@ impl<'a> Growth<'a> {
                 let new = considered.len();
                 let (mut last, mut children): (Option<RowLogits<'_>>, _) = (None, Vec::new());
                 for (&(row, score, parent), &logits) in level.iter().zip(rows) {
-                    // Nodes that share a row share its best tokens, unless penalties depend on their
-                    // paths.
+                    // Nodes that share a row share its best tokens, unless penalties depend on
+                    // their paths.
                     let shared = last.is_some_and(|last| last.is_same(&logits));
                     if !shared || !sampler.is_path_independent() {
                         let node = node_of_row(row);
@@ -194,8 +197,8 @@ impl<'a> Growth<'a> {
         Ok(())
     }
 
-    /// Returns the draft before a depth that the model failed to compute. Candidates that were drawn
-    /// stay, because the failure may depend on them.
+    /// Returns the draft before a depth that the model failed to compute. Candidates that were
+    /// drawn stay, because the failure may depend on them.
     pub(crate) fn finish_after(self, error: ModelError) -> Result<Draft, ModelError> {
         match self.tree.is_empty() || error == ModelError::Cancelled {
             true => Err(error),
@@ -240,8 +243,8 @@ impl GrowthKind {
     }
 }
 
-/// Returns a shape that gives the same drafts. The candidates of a single row are in the order of their ranks, so their
-/// probabilities are not needed.
+/// Returns a shape that gives the same drafts. The candidates of a single row are in the order of
+/// their ranks, so their probabilities are not needed.
 fn simplified(shape: &DraftShape) -> Cow<'_, DraftShape> {
     match shape {
         DraftShape::Top { width, depth: 1, budget } => {
@@ -252,7 +255,8 @@ fn simplified(shape: &DraftShape) -> Cow<'_, DraftShape> {
     }
 }
 
-/// Returns what drafts of a shape read of rows over so many tokens. `sampling` are the options of the drafter.
+/// Returns what drafts of a shape read of rows over so many tokens. `sampling` are the options of
+/// the drafter.
 pub(crate) fn row_use(shape: &DraftShape, sampling: &Sampling, tokens: usize) -> RowUse {
     match &*simplified(shape) {
         DraftShape::ConfidentChain { .. } => {
@@ -268,8 +272,8 @@ pub(crate) fn row_use(shape: &DraftShape, sampling: &Sampling, tokens: usize) ->
     }
 }
 
-/// Grows a draft from rows that depend only on the depth of a node; the first one is for the prefix.
-/// Only tokens below `vocab_size` are candidates. There must be a row for each depth.
+/// Grows a draft from rows that depend only on the depth of a node; the first one is for the
+/// prefix. Only tokens below `vocab_size` are candidates. There must be a row for each depth.
 pub(crate) fn grow_from_depth_rows(
     mut growth: Growth<'_>,
     output: &ForwardOutput,
@@ -299,7 +303,8 @@ pub(crate) struct ModelGrowth<'a> {
 }
 
 impl<'a> ModelGrowth<'a> {
-    /// Creates a growth whose requests have the first tokens of the context, and the others as nodes.
+    /// Creates a growth whose requests have the first tokens of the context, and the others as
+    /// nodes.
     pub(crate) fn new(index: usize, growth: Growth<'a>, request: ForwardRequest<'a>) -> Self {
         Self { index, growth, request, tree: TokenTree::new(), progress: Progress::default() }
     }

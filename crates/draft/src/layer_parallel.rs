@@ -6,26 +6,28 @@
 //! 1. Bonus calibration: a round starts with an exact forward over the tokens committed since the
 //!    last calibration. All approximate cache entries were dropped before, accepted or not.
 //! 2. The last row of this forward proposes the first depth of the draft.
-//! 3. Each further depth is a layer-parallel forward: all layers of a group read the same hidden
-//!    state.
+//! 3. Algorithm 2: each further depth is a layer-parallel forward. The attention of all layers of a
+//!    group reads the same hidden state. Then their MLPs run in order.
 //! 4. Verification is exact, so approximate rows cost acceptance but never change the output.
 //!
 //! This file decides what must be exact. The passes are the models': step 1 is
 //! `CachedTransformer::plan` in `crates/model/src/cached_transformer.rs`, which also knows which
-//! cache entries are approximate, and the group of layers of step 3 is `run_group` in
-//! `crates/cpu/src/transformer.rs`.
+//! cache entries are approximate. Step 3 is `run_group` in `crates/cpu/src/transformer.rs`: its
+//! `attention_blocks` is the first loop of algorithm 2, and its `mlp_blocks` the second. The
+//! shortest version is `run` in `crates/reference/src/device.rs`.
 //!
 //! Deviations:
 //!
 //! * The authors' code accepts the most probable candidates with probability min(1, target/draft),
 //!   which changes the distribution of the output. Here they are verified as deterministic
 //!   candidates.
-//! * The authors' code calibrates only after a mismatch. Here that is one of several policies. Another one calibrates
-//!   the draft while the target verifies it, so that the next round need not.
+//! * The authors' code calibrates only after a mismatch. Here that is one of several policies.
+//!   Another one calibrates the draft while the target verifies it, so that the next round need
+//!   not.
 //! * The cache tracks which entries are approximate. A round states which tokens must be exact, and
 //!   nothing is rolled back.
-//! * If drafting runs ahead of verification, jobs have few tokens. A job that extends the last draft
-//!   may then belong to the same round.
+//! * If drafting runs ahead of verification, jobs have few tokens. A job that extends the last
+//!   draft may then belong to the same round.
 //! * An answer starts with an exact forward, whatever was drafted on its sequence before, so equal
 //!   requests give equal drafts.
 
@@ -42,9 +44,9 @@ pub enum CalibrationPolicy {
     /// In every round: all tokens before the draft are exact.
     #[default]
     EveryRound,
-    /// While the target verifies: a job of depth 0 makes the draft's rows exact, and the rows of accepted tokens stay
-    /// so. A round then starts in groups of layers: only the row of the last token is approximate. What no such
-    /// job has made exact, the round does.
+    /// While the target verifies: a job of depth 0 makes the draft's rows exact, and the rows of
+    /// accepted tokens stay so. A round then starts in groups of layers: only the row of the last
+    /// token is approximate. What no such job has made exact, the round does.
     DuringVerification,
     /// Only if the tokens do not continue the last draft. Otherwise the draft's cache entries are
     /// kept.
@@ -110,8 +112,8 @@ impl<M: LayeredModel> LayerParallelDrafter<M> {
         Self { drafter, groups, calibration, round_length: 1, last_drafts: HashMap::new() }
     }
 
-    /// Returns the drafter with rounds of up to `tokens` tokens: jobs that extend one draft belong to
-    /// one round until it has that many. By default every job starts a round.
+    /// Returns the drafter with rounds of up to `tokens` tokens: jobs that extend one draft belong
+    /// to one round until it has that many. By default every job starts a round.
     #[must_use]
     pub fn with_round_length(self, tokens: usize) -> Self {
         Self { round_length: tokens.max(1), ..self }

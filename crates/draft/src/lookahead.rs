@@ -1,23 +1,23 @@
 //! Lookahead decoding: the target generates its own n-grams.
 //!
-//! *Break the Sequential Dependency of LLM Inference Using Lookahead Decoding*, Fu et al. 2024, arXiv
-//! 2402.02057, algorithm 2. The settings are those of Spec-Bench: n-grams of N = 5 tokens, a window
-//! of W = 7 columns, and G = 7 guesses.
+//! *Break the Sequential Dependency of LLM Inference Using Lookahead Decoding*, Fu et al. 2024,
+//! arXiv 2402.02057, algorithm 2. The settings are those of Spec-Bench: n-grams of N = 5 tokens, a
+//! window of W = 7 columns, and G = 7 guesses.
 //!
 //! 1. A window holds the Jacobi trajectories of the next positions: `N − 1` levels of `W` columns.
-//!    The token of level `l` and column `i` is a guess for the position `i + l + 1` tokens ahead. It
-//!    attends to level 0 up to its column, and to the earlier levels of its column. This is a path of
-//!    a tree.
-//! 2. So one forward of the target scores the window together with the n-grams to verify. Its tokens
-//!    after the last level are the next level. Each column with its new token is an n-gram for the
-//!    pool.
+//!    The token of level `l` and column `i` is a guess for the position `i + l + 1` tokens ahead.
+//!    It attends to level 0 up to its column, and to the earlier levels of its column. This is a
+//!    path of a tree.
+//! 2. So one forward of the target scores the window together with the n-grams to verify. Its
+//!    tokens after the last level are the next level. Each column with its new token is an n-gram
+//!    for the pool.
 //! 3. The guesses are the pool's n-grams that start with the last token, the latest first.
-//! 4. Guesses and window are candidates of one tree, verified as deterministic ones. Then the oldest
-//!    level is dropped, and the window moves on by the accepted tokens.
+//! 4. Guesses and window are candidates of one tree, verified as deterministic ones. Then the
+//!    oldest level is dropped, and the window moves on by the accepted tokens.
 //!
-//! Deviations: guesses and window share nodes if they start with the same tokens, and a token of the
-//! window can be accepted like any other. The tokens that fill the window are taken from the sequence
-//! by a fixed rule; the paper draws them at random.
+//! Deviations: guesses and window share nodes if they start with the same tokens, and a token of
+//! the window can be accepted like any other. The tokens that fill the window are taken from the
+//! sequence by a fixed rule; the paper draws them at random.
 
 use crate::answer_tracker::AnswerTracker;
 use crate::ngram_pool::NgramPool;

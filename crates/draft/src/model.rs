@@ -129,8 +129,8 @@ mod tests {
         [number / VOCAB, number % VOCAB].map(|token| token as TokenId)
     }
 
-    /// Returns all continuations of up to `depth` tokens with the logarithms of their probabilities, at the
-    /// temperature by which greedy candidates are compared.
+    /// Returns all continuations of up to `depth` tokens with the logarithms of their
+    /// probabilities, at the temperature by which greedy candidates are compared.
     fn all(prompt: &[TokenId], depth: usize) -> Vec<(f64, Vec<TokenId>)> {
         let mut all = vec![(0.0, Vec::new())];
         let mut begin = 0;
@@ -227,8 +227,8 @@ mod tests {
         }
     }
 
-    /// A narrow tree expands the nodes that it would keep without a budget. A large budget keeps all
-    /// of them and their siblings.
+    /// A narrow tree expands the nodes that it would keep without a budget. A large budget keeps
+    /// all of them and their siblings.
     #[test]
     fn a_large_budget_adds_siblings() {
         for first in 0..20 {

@@ -6,13 +6,13 @@
 //! 1. A pool holds phrases by their first token. They come from the text, from drafts, and from
 //!    verification: the target's tokens after each candidate, also after rejected ones.
 //! 2. Phrases accelerate drafting. Those that start with the last token are verified by the small
-//!    model, which accepts them as far as they are its own most probable tokens. So the draft is the
-//!    model's greedy draft, made in fewer forwards.
+//!    model, which accepts them as far as they are its own most probable tokens. So the draft is
+//!    the model's greedy draft, made in fewer forwards.
 //! 3. Phrases make drafts longer. Several phrases that start with the draft's last token follow it,
 //!    as branches of one tree.
 //!
-//! Deviations: in the paper the small model also generates phrases by lookahead decoding, which is not
-//! implemented. Each answer has its own pool, so that drafts do not depend on earlier answers.
+//! Deviations: in the paper the small model also generates phrases by lookahead decoding, which is
+//! not implemented. Each answer has its own pool, so that drafts do not depend on earlier answers.
 //! Candidates are verified as deterministic ones at all temperatures.
 
 use crate::answer_tracker::AnswerTracker;
@@ -382,7 +382,8 @@ mod tests {
     /// one, even if its text is rewritten.
     #[test]
     fn phrases_of_earlier_answers_are_not_used() {
-        // After `last` the model drafts four tokens. The target's feedback has a phrase for the last.
+        // After `last` the model drafts four tokens. The target's feedback has a phrase for the
+        // last.
         let last = 7;
         let end = (0..4).fold(last, |token, _| next(token));
         let last_draft =

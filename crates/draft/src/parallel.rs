@@ -12,9 +12,9 @@
 //! 5. Under PEARL, a draft may go on after tokens that the target has not read. They stand before
 //!    the masks of the next pass. It reads all features of the target that have come.
 //!
-//! How masks stand in the pass is [`Masks`]: ParallelSpec's are [`Masks::PerPosition`], and the others
-//! are those of later papers. In the EAGLE integration ([`ParallelEagleDrafter`]), rows also depend
-//! on the target's features, and those of masks on a trained feature.
+//! How masks stand in the pass is [`Masks`]: ParallelSpec's are [`Masks::PerPosition`], and the
+//! others are those of later papers. In the EAGLE integration ([`ParallelEagleDrafter`]), rows also
+//! depend on the target's features, and those of masks on a trained feature.
 
 use crate::block_heads::{Block, grow_from_block};
 use crate::candidate_model::CandidateModel;

@@ -5,8 +5,8 @@
 //!
 //! 1. Search the sequence for earlier occurrences of its last tokens.
 //! 2. Propose the tokens that followed them. Longer matches come first, then those with a complete
-//!    continuation, then more recent ones. In text that repeats itself, the latest match is cut short
-//!    by the end of the text.
+//!    continuation, then more recent ones. In text that repeats itself, the latest match is cut
+//!    short by the end of the text.
 //! 3. Verify the candidates as deterministic ones, because they are a function of the tokens.
 //!
 //! Deviation: a tree can hold several continuations.

@@ -4,17 +4,17 @@
 //! arXiv 2411.04975, algorithms 1 and 2.
 //!
 //! 1. Find the suffixes of the text that also occur earlier in it.
-//! 2. Grow a tree from each of them, the most probable node first. A node's probability is that of its
-//!    parent times its share of the continuations that occurred there.
+//! 2. Grow a tree from each of them, the most probable node first. A node's probability is that of
+//!    its parent times its share of the continuations that occurred there.
 //! 3. A tree has up to α nodes for each matched token, and none below a minimum probability.
 //! 4. A tree's score is the sum of its nodes' probabilities, which is the number of tokens that are
 //!    likely to be accepted. Draft the tree with the highest score.
 //! 5. Verify the candidates as deterministic ones, because they are a function of the tokens.
 //!
-//! Deviations: a suffix automaton takes the place of the suffix tree, so that tokens can be taken back.
-//! Where a context has no continuation, because it ends the text, its longest suffix with one is used.
-//! A shape also limits the nodes of each depth; a chain is a tree of width 1. Earlier answers are used
-//! only on request, and only where the text does not depend on what is drafted.
+//! Deviations: a suffix automaton takes the place of the suffix tree, so that tokens can be taken
+//! back. Where a context has no continuation, because it ends the text, its longest suffix with one
+//! is used. A shape also limits the nodes of each depth; a chain is a tree of width 1. Earlier
+//! answers are used only on request, and only where the text does not depend on what is drafted.
 
 use crate::suffix_automaton::{State, SuffixAutomaton};
 use crate::suffix_pool::{AnswerPool, END_OF_ANSWER};
@@ -62,9 +62,9 @@ impl SuffixDrafter {
         Self::default()
     }
 
-    /// Creates a drafter that also uses earlier answers, of all sequences. It does so for greedy and
-    /// coupled verification, whose text does not depend on drafts. With rejection sampling the text
-    /// of a seed would depend on earlier requests, so there it drafts as [`new`](Self::new).
+    /// Creates a drafter that also uses earlier answers, of all sequences. It does so for greedy
+    /// and coupled verification, whose text does not depend on drafts. With rejection sampling the
+    /// text of a seed would depend on earlier requests, so there it drafts as [`new`](Self::new).
     #[must_use]
     pub fn with_earlier_answers() -> Self {
         Self { pool: Some(AnswerPool::default()), ..Self::default() }
@@ -117,8 +117,8 @@ fn text_depends_on_drafts(sampling: &Sampling) -> bool {
     !sampling.is_deterministic()
 }
 
-/// Returns the tree with the highest score (algorithm 2), the first one if several have it. A match is a
-/// state and the number of matched tokens.
+/// Returns the tree with the highest score (algorithm 2), the first one if several have it. A match
+/// is a state and the number of matched tokens.
 fn speculate<'a, const CONTEXT: usize>(
     matches: impl Iterator<Item = (&'a SuffixAutomaton<CONTEXT>, State, usize)>,
     limits: &Limits,
@@ -158,8 +158,8 @@ impl Limits {
     }
 }
 
-/// A possible node. The largest one is the most probable, then that with the earliest parent, then that
-/// with the lowest token.
+/// A possible node. The largest one is the most probable, then that with the earliest parent, then
+/// that with the lowest token.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     /// The bits of its probability. Those of larger positive numbers are larger.

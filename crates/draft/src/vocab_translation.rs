@@ -103,8 +103,8 @@ impl<M: LanguageModel, T: VocabTranslator> Drafter for VocabTranslationDrafter<M
 /// Larger noise practically never occurs: about once in ten million draws.
 const MAX_NOISE: f32 = 16.0;
 
-/// Returns the drafter's most probable token. With coupled verification, the target's noise is added
-/// to the scores.
+/// Returns the drafter's most probable token. With coupled verification, the target's noise is
+/// added to the scores.
 fn most_probable(
     translator: &impl VocabTranslator,
     sampling: &Sampling,

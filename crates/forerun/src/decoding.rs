@@ -8,15 +8,16 @@ use forerun_decode::{
 };
 use forerun_draft::{CalibrationPolicy, PromptLookup, SuffixDrafter};
 
-/// The decoders of an engine's answers. Each answer starts with what the last decoder of its method learned.
+/// The decoders of an engine's answers. Each answer starts with what the last decoder of its method
+/// learned.
 pub struct AnswerDecoders {
     options: DecoderOptions,
     last: Vec<(Method, Box<dyn AnswerDecoder>)>,
 }
 
 impl AnswerDecoders {
-    /// Creates the state of an engine that has not answered yet. `patterns`: what each drafter can draft in a forward pass, as far as
-    /// that is known.
+    /// Creates the state of an engine that has not answered yet. `patterns`: what each drafter can
+    /// draft in a forward pass, as far as that is known.
     pub(crate) fn new(plan: &Plan, patterns: &[DraftPattern]) -> Self {
         let drafter = |index: usize| {
             let pattern = patterns.get(index).copied().unwrap_or_default();
@@ -101,8 +102,9 @@ impl AnswerDecoders {
     }
 }
 
-/// Returns the time of a drafter's pass in passes of the target by the bytes that they read; `None` if drafter and target compute on
-/// different kinds of devices, or if one pass drafts all positions.
+/// Returns the time of a drafter's pass in passes of the target by the bytes that they read; `None`
+/// if drafter and target compute on different kinds of devices, or if one pass drafts all
+/// positions.
 fn expected_passes(plan: &Plan, drafter: usize, pattern: DraftPattern) -> Option<f64> {
     // The placement's drafters are those with models, in their order.
     let models = plan.drafters_with_models();

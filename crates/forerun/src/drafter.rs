@@ -163,8 +163,8 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Returns the memory that drafters need on a GPU in bytes, next to a target that is not there as a whole. They have one
-    /// copy of what they share with it.
+    /// Returns the memory that drafters need on a GPU in bytes, next to a target that is not there
+    /// as a whole. They have one copy of what they share with it.
     ///
     /// # Errors
     /// If a tensor is missing or broken.
@@ -193,8 +193,8 @@ impl<'p> OpenDrafter<'p> {
         Ok(own.saturating_add(shared.unwrap_or(0)))
     }
 
-    /// Returns the memory that it needs at least in addition to the target, in bytes. What it needs on a GPU does not
-    /// count.
+    /// Returns the memory that it needs at least in addition to the target, in bytes. What it needs
+    /// on a GPU does not count.
     ///
     /// # Errors
     /// If a tensor is missing or broken.
@@ -217,8 +217,8 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Returns the stored bytes that a forward pass reads, in thousandths of those of a pass of the target. Drafters that were
-    /// trained for a target use its head, and have the typical share.
+    /// Returns the stored bytes that a forward pass reads, in thousandths of those of a pass of the
+    /// target. Drafters that were trained for a target use its head, and have the typical share.
     fn pass_per_mille(&self, target: &OpenModel) -> u32 {
         let share = match &self.checkpoint {
             DrafterCheckpoint::Model { model, .. } => {
@@ -231,8 +231,8 @@ impl<'p> OpenDrafter<'p> {
         (1_000.0 * share).round() as u32
     }
 
-    /// Loads its weights, and a copy of the [part](Self::shared_part) of the target that it uses, unless the target's weights
-    /// are on its device.
+    /// Loads its weights, and a copy of the [part](Self::shared_part) of the target that it uses,
+    /// unless the target's weights are on its device.
     ///
     /// # Errors
     /// If a tensor is missing or broken.
@@ -407,8 +407,8 @@ impl LoadedDrafter {
         DraftPattern { pass_per_mille: self.pass_per_mille, ..self.parts.pattern }
     }
 
-    /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens. Jobs address it by
-    /// `index`. Its caches may use `cache_bytes`, or the default.
+    /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens.
+    /// Jobs address it by `index`. Its caches may use `cache_bytes`, or the default.
     ///
     /// # Errors
     /// If the drafter cannot run on that device.

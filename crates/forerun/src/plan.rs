@@ -63,9 +63,9 @@ pub struct Plan {
 impl Plan {
     /// Checks options against each other and against this machine's cores.
     ///
-    /// Checkpoints are loaded later, by [`Forerun::open`](crate::Forerun::open). Here, a draft model that is on disk is
-    /// checked for the kind of its tensors, and the sizes of both models' tensors decide how PEARL and `auto` divide the
-    /// cores.
+    /// Checkpoints are loaded later, by [`Forerun::open`](crate::Forerun::open). Here, a draft
+    /// model that is on disk is checked for the kind of its tensors, and the sizes of both models'
+    /// tensors decide how PEARL and `auto` divide the cores.
     ///
     /// # Errors
     /// Returns an error that names the options that do not work together, and a way out.
@@ -149,8 +149,8 @@ impl Plan {
         &self.model
     }
 
-    /// Returns the drafter's checkpoint, as the options name it, if the drafter has one. That of an MTP head is
-    /// the target's.
+    /// Returns the drafter's checkpoint, as the options name it, if the drafter has one. That of an
+    /// MTP head is the target's.
     #[must_use]
     pub fn draft_model(&self) -> Option<&ModelSource> {
         self.draft_model.as_ref()
@@ -180,8 +180,8 @@ impl Plan {
         &self.drafts.shape
     }
 
-    /// Returns the largest tree, if trees grow. [`shape`](Self::shape) is the one that is drafted where nothing may
-    /// depend on measured times.
+    /// Returns the largest tree, if trees grow. [`shape`](Self::shape) is the one that is drafted
+    /// where nothing may depend on measured times.
     #[must_use]
     pub fn trees(&self) -> Option<TreeLimits> {
         self.drafts.trees
@@ -238,8 +238,8 @@ impl Plan {
         1 + self.additional_drafters.len()
     }
 
-    /// Returns whether each thread stays on its core of the placement. Otherwise, the system places the
-    /// threads, and the placement is their number.
+    /// Returns whether each thread stays on its core of the placement. Otherwise, the system places
+    /// the threads, and the placement is their number.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.pinned

@@ -1,9 +1,10 @@
-//! Losslessness on whole models: every combination of decoder, drafter and tree shape gives exactly the
-//! tokens of the target alone, for greedy decoding, and with coupled verification at every temperature.
+//! Losslessness on whole models: every combination of decoder, drafter and tree shape gives exactly
+//! the tokens of the target alone, for greedy decoding, and with coupled verification at every
+//! temperature.
 //!
-//! The oracle is not the code under test. First, the tokens and log-probabilities of plain decoding are
-//! compared with those of the slow references of the forward pass, without caches, and of sampling. Then
-//! everything else is compared with plain decoding.
+//! The oracle is not the code under test. First, the tokens and log-probabilities of plain decoding
+//! are compared with those of the slow references of the forward pass, without caches, and of
+//! sampling. Then everything else is compared with plain decoding.
 //!
 //! `FORERUN_LOSSLESS_PROMPTS` sets the number of prompts (`just lossless` uses 120), and
 //! `FORERUN_LOSSLESS_SEED` the first one. Without the number, each cell runs a sample of the texts.
@@ -67,8 +68,8 @@ enum ExtraDrafter {
     Own,
 }
 
-/// Returns the whole matrix except autoregressive decoding, with which everything is compared. It has all
-/// drafters of the registry that need no model.
+/// Returns the whole matrix except autoregressive decoding, with which everything is compared. It
+/// has all drafters of the registry that need no model.
 fn cells() -> Vec<Cell> {
     let on_tokens = DrafterKind::all().filter(|kind| kind.is_on_tokens()).flat_map(cells_on_tokens);
     let of_model = speculative_cells(DrafterKind::Model).into_iter();
@@ -210,7 +211,8 @@ fn feedback_cells() -> impl Iterator<Item = Cell> {
     all.into_iter().map(cell)
 }
 
-/// Returns the cells of PEARL and DSI, in every variant, and of methods that choose between drafters.
+/// Returns the cells of PEARL and DSI, in every variant, and of methods that choose between
+/// drafters.
 fn parallel_cells() -> impl Iterator<Item = Cell> {
     use DraftTokens::{Auto, Fixed};
     const MODEL: DrafterKind = DrafterKind::Model;
@@ -220,8 +222,8 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         must_reject,
         ..cell(Method::Pearl, drafter)
     };
-    // Whether the token of a late drafter is tested at all depends on timing. Rejections in every order are
-    // tested by `exact_distribution` and by the runtime's `parallel_fuzz.rs`.
+    // Whether the token of a late drafter is tested at all depends on timing. Rejections in every
+    // order are tested by `exact_distribution` and by the runtime's `parallel_fuzz.rs`.
     let dsi = |drafter, draft_tokens| Cell {
         method: Method::Dsi,
         ..pearl(drafter, draft_tokens, "eager", 0)
@@ -261,8 +263,8 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
     .into_iter()
 }
 
-/// Returns one of several placements, so that one and two threads, one and two devices, and up to three
-/// replicas all occur.
+/// Returns one of several placements, so that one and two threads, one and two devices, and up to
+/// three replicas all occur.
 fn placement(number: usize, cell: &Cell) -> Option<String> {
     let cores = available_cores();
     let (first, last) = (cores[0], cores[cores.len() - 1]);
@@ -305,8 +307,8 @@ struct Case {
     logprobs: Option<Vec<TokenLogprob>>,
 }
 
-/// Returns requests with all temperatures and filters, and with a third of the other options. Every second
-/// prompt requests log-probabilities.
+/// Returns requests with all temperatures and filters, and with a third of the other options. Every
+/// second prompt requests log-probabilities.
 fn requests(number: usize) -> Vec<Request> {
     let seed = number as u64;
     let logprobs = number.is_multiple_of(2).then_some(3);
@@ -451,7 +453,8 @@ fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> Answer {
     engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap()
 }
 
-/// Returns the tokens of plain decoding after a number of prompts, each checked against the reference.
+/// Returns the tokens of plain decoding after a number of prompts, each checked against the
+/// reference.
 fn cases(pair: &Pair, count: usize) -> Vec<Case> {
     let (model, cache_type) = (pair.target.clone().into(), pair.cache_type);
     let options = Options { model, cache_type, ..Options::default() };
@@ -545,7 +548,8 @@ fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     run_matrix_at(pair, cells, (PROMPTS, 1), placement)
 }
 
-/// Runs all cells on a sixth of the cases of a few prompts each, or on all cases if the number of prompts is given.
+/// Runs all cells on a sixth of the cases of a few prompts each, or on all cases if the number of
+/// prompts is given.
 fn run_sample_of_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     if env::var_os("FORERUN_LOSSLESS_PROMPTS").is_some() {
         return run_matrix(pair, cells);
@@ -553,7 +557,8 @@ fn run_sample_of_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     run_part_of_matrix(pair, cells.into_iter().map(with_few_texts).collect(), 6)
 }
 
-/// Returns a cell that runs too few texts for a rejection at every position. Wide trees hold nearly every first token.
+/// Returns a cell that runs too few texts for a rejection at every position. Wide trees hold nearly
+/// every first token.
 fn with_few_texts(cell: Cell) -> Cell {
     let must_reject = if cell.tree == Tree::None { cell.must_reject.min(1) } else { 0 };
     Cell { must_reject, ..cell }
@@ -576,7 +581,8 @@ fn run_matrix_at(
     cases
 }
 
-/// Runs each cell on one of `parts` parts of the cases: every second one, or every third one, and so on.
+/// Runs each cell on one of `parts` parts of the cases: every second one, or every third one, and
+/// so on.
 fn run_cases(
     pair: &Pair,
     cases: &[Case],
@@ -753,7 +759,8 @@ fn targets_of_every_family_give_their_tokens() {
     }
 }
 
-/// The drafter is the MTP head of the target's checkpoint: chains and trees, and chains that are drafted ahead.
+/// The drafter is the MTP head of the target's checkpoint: chains and trees, and chains that are
+/// drafted ahead.
 #[test]
 fn targets_with_an_mtp_head_give_their_tokens() {
     use Family as F;
@@ -798,7 +805,8 @@ fn all_options_give_the_tokens_of_a_target_with_a_quantised_cache() {
     run_sample_of_matrix(&pair, cells());
 }
 
-/// Returns the cells of EasySpec: layer-parallel sizes and custom groups × chains and trees × calibration.
+/// Returns the cells of EasySpec: layer-parallel sizes and custom groups × chains and trees ×
+/// calibration.
 fn easyspec_cells() -> Vec<Cell> {
     let policies = || {
         [
@@ -859,7 +867,8 @@ fn layer_parallel_drafts_give_the_tokens_of_the_target() {
     run_cases(&pair, &cases, easyspec_cells(), parts, placement);
 }
 
-/// Returns a placement of the target's layers on two devices, and of every draft model on both of them.
+/// Returns a placement of the target's layers on two devices, and of every draft model on both of
+/// them.
 fn shared_placement(cell: &Cell) -> Option<String> {
     let cores = available_cores();
     let [first, .., last] = cores[..] else { return None };
@@ -872,8 +881,8 @@ fn shared_placement(cell: &Cell) -> Option<String> {
     Some(roles.concat().join(",") + shared)
 }
 
-/// PEARL's appendix G: a target split into pipeline stages, alone and with its drafters on the same devices,
-/// with every method.
+/// PEARL's appendix G: a target split into pipeline stages, alone and with its drafters on the same
+/// devices, with every method.
 #[test]
 fn layers_on_several_devices_give_the_tokens_of_the_target() {
     let plain = cell(Method::Autoregressive, DrafterKind::None);
@@ -889,8 +898,9 @@ fn layers_on_several_devices_give_the_tokens_of_the_target() {
     run_matrix_at(&Pair::deep(), layer_parallel, parts, |_, cell| shared_placement(cell));
 }
 
-/// Returns the cells of drafters trained for a target, in every layout. Drafters on tokens support all methods. Those
-/// on features support speculative decoding and, but for heads on one hidden state, PEARL.
+/// Returns the cells of drafters trained for a target, in every layout. Drafters on tokens support
+/// all methods. Those on features support speculative decoding and, but for heads on one hidden
+/// state, PEARL.
 fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
     use SpeculatorLayout as L;
     let trees = [
@@ -931,7 +941,8 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
             draft_model: Some(path.clone()),
             additional: &[],
             lookup: Lookup::None,
-            // A wide tree holds nearly every first token, and the draft length of `auto` is not known.
+            // A wide tree holds nearly every first token, and the draft length of `auto` is not
+            // known.
             must_reject: usize::from(
                 matches!(tree, Tree::None) && draft_tokens != DraftTokens::Auto,
             ),

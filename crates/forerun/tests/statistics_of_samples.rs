@@ -1,8 +1,9 @@
-//! Losslessness above temperature 0 on whole models. `exact_distribution` proves it by enumeration on
-//! three tokens. Here, samples are counted: the joint frequencies of the first three tokens over many seeds
-//! must fit the exact probabilities, which the slow reference computes. `FORERUN_SAMPLES` sets the number of
-//! samples (`just samples` uses 10,000). Without it, the generated pair and the real one take turns: each engine
-//! samples from one of them with rejection sampling, and from the other one with coupled sampling.
+//! Losslessness above temperature 0 on whole models. `exact_distribution` proves it by enumeration
+//! on three tokens. Here, samples are counted: the joint frequencies of the first three tokens over
+//! many seeds must fit the exact probabilities, which the slow reference computes.
+//! `FORERUN_SAMPLES` sets the number of samples (`just samples` uses 10,000). Without it, the
+//! generated pair and the real one take turns: each engine samples from one of them with rejection
+//! sampling, and from the other one with coupled sampling.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -21,8 +22,8 @@ use std::ops::ControlFlow;
 /// The number of answers that are counted for each engine, if `FORERUN_SAMPLES` does not set it.
 const SAMPLES: u64 = 1_000;
 const TOP_K: usize = 3;
-/// The number of tokens whose joint frequencies are compared. The third one follows drafts that were made while
-/// the target verified the second one.
+/// The number of tokens whose joint frequencies are compared. The third one follows drafts that
+/// were made while the target verified the second one.
 const TOKENS: usize = 3;
 /// Outcomes that are expected less often are counted together.
 const LEAST_EXPECTED: f64 = 8.0;
@@ -148,8 +149,8 @@ fn chi_squared(counted: &Joint, exact: &Joint) -> (f64, usize) {
     (terms.iter().sum(), terms.len() - 1)
 }
 
-/// Returns the value that chi-squared exceeds about once in 100,000 cases (the approximation of Wilson and
-/// Hilferty). Seeds are fixed, but what PEARL and DSI draft follows the clock.
+/// Returns the value that chi-squared exceeds about once in 100,000 cases (the approximation of
+/// Wilson and Hilferty). Seeds are fixed, but what PEARL and DSI draft follows the clock.
 fn limit(degrees: usize) -> f64 {
     let share = 2.0 / (9.0 * degrees as f64);
     degrees as f64 * (1.0 - share + 4.26 * share.sqrt()).powi(3)
@@ -181,7 +182,8 @@ impl Rules {
     }
 }
 
-/// Checks engines with the given rules of verification. EasySpec needs a drafter with several layers.
+/// Checks engines with the given rules of verification. EasySpec needs a drafter with several
+/// layers.
 fn check(pair: &Pair, rules: Rules, has_easyspec: bool) {
     // A short prompt, because thousands of answers start with it.
     let mut prompt = pair.tokenizer().encode(&pair.prompts[0]).unwrap();

@@ -1,11 +1,13 @@
-//! Tests of GPUs on CUDA's emulator: the same kernels in CUDA C, through the same host code. They run in a process of its own,
-//! because a variable chooses the emulator. `just cuda` runs all tests there.
+//! Tests of GPUs on CUDA's emulator: the same kernels in CUDA C, through the same host code. They
+//! run in a process of its own, because a variable chooses the emulator. `just cuda` runs all tests
+//! there.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::process::Command;
 
-/// Runs tests of this program on the emulator. Without a C++ compiler, prints that they are skipped.
+/// Runs tests of this program on the emulator. Without a C++ compiler, prints that they are
+/// skipped.
 fn run(tests: &[&str]) {
     run_with("1", tests);
 }

@@ -1,4 +1,5 @@
-//! Passes that come again: with CUDA, most of them are graphs. Their bits stay those of the reference, also when other passes run in between.
+//! Passes that come again: with CUDA, most of them are graphs. Their bits stay those of the
+//! reference, also when other passes run in between.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -49,7 +50,8 @@ fn text(len: usize, step: u32) -> Vec<TokenId> {
     (0..len as u32).map(|at| (at * step + at / 5) % 250).collect()
 }
 
-/// Returns what the GPU was asked to run since `before`: single operations and graphs. `None` without graphs.
+/// Returns what the GPU was asked to run since `before`: single operations and graphs. `None`
+/// without graphs.
 fn launches_since(device: &GpuDevice, before: Option<&CudaLaunches>) -> Option<[u64; 2]> {
     let (before, after) = (before?, device.cuda_launches()?);
     if let Some(reason) = after.no_graphs {
@@ -59,8 +61,9 @@ fn launches_since(device: &GpuDevice, before: Option<&CudaLaunches>) -> Option<[
     Some([after.operations - before.operations, after.graphs - before.graphs])
 }
 
-/// Passes of one to eight rows follow one another, as chains and as trees, of which a part is kept. The context grows, also to more pages
-/// and to more splits of attention, and another text goes on from an earlier place.
+/// Passes of one to eight rows follow one another, as chains and as trees, of which a part is kept.
+/// The context grows, also to more pages and to more splits of attention, and another text goes on
+/// from an earlier place.
 fn check_decoding(config: &Config, types: WeightType, start: usize) {
     let Some(device) = gpu() else { return };
     let mut pair = Pair::load(device, config, types, 5);
@@ -117,7 +120,8 @@ fn decoding_has_the_same_bits_when_attention_has_more_parts() {
     check_decoding(&configs()[0], WeightType::F32, 240);
 }
 
-/// A model takes the place of another one of the same shape, so that its memory may have the same addresses.
+/// A model takes the place of another one of the same shape, so that its memory may have the same
+/// addresses.
 #[test]
 fn models_that_come_and_go_have_their_own_bits() {
     let Some(device) = gpu() else { return };

@@ -1,5 +1,6 @@
-//! GPUs that are lost in the middle of something: rows that were computed before are right, everything later is an error
-//! that names the GPU, and nothing hangs. With several replicas, DSI goes on.
+//! GPUs that are lost in the middle of something: rows that were computed before are right,
+//! everything later is an error that names the GPU, and nothing hangs. With several replicas, DSI
+//! goes on.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -333,7 +334,8 @@ fn start_pair(drafter: BuildEngine, target: BuildEngine) -> Runtime {
     Runtime::start(workers.into_iter().map(spec).collect()).unwrap()
 }
 
-/// Returns how a drafter is built that was trained for a target and is on a GPU, with a copy of what it shares.
+/// Returns how a drafter is built that was trained for a target and is on a GPU, with a copy of
+/// what it shares.
 fn build_drafter(
     device: &Arc<GpuDevice>,
     target: &Checkpoint,

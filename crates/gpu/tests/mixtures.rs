@@ -1,5 +1,5 @@
-//! Mixtures of experts: the choice of experts, their matrices, and what they cost. Families with experts are also in the
-//! other tests.
+//! Mixtures of experts: the choice of experts, their matrices, and what they cost. Families with
+//! experts are also in the other tests.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -114,7 +114,8 @@ fn too_many_experts_are_refused_by_name() {
     assert_eq!(piece, "513 experts, more than 512 (layer 0)");
 }
 
-/// Of experts, a pass reads those that some row has chosen. A layer with experts is fourteen dispatches.
+/// Of experts, a pass reads those that some row has chosen. A layer with experts is fourteen
+/// dispatches.
 #[test]
 fn the_cost_of_a_pass_counts_distinct_experts() {
     let Some(device) = gpu() else { return };

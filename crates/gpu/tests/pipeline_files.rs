@@ -1,4 +1,5 @@
-//! Compiled pipelines on disk: later processes read them, damaged files are ignored, and processes may share a folder.
+//! Compiled pipelines on disk: later processes read them, damaged files are ignored, and processes
+//! may share a folder.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -24,7 +25,8 @@ fn open(folder: Option<&Path>) -> Arc<GpuDevice> {
     GpuDevice::open_with(gpu_number(), options).unwrap()
 }
 
-/// Returns the bits of the logits of three passes, after the last of which pipelines are being stored.
+/// Returns the bits of the logits of three passes, after the last of which pipelines are being
+/// stored.
 fn bits(device: &Arc<GpuDevice>) -> Vec<u32> {
     let architecture = configs()[0].architecture();
     let tensors = RandomTensors::new(&architecture, 5);
@@ -45,7 +47,8 @@ fn only_file(folder: &Path) -> Option<PathBuf> {
     files.into_iter().next()
 }
 
-/// Where wgpu's header of the data has a byte of the device's number, and one of the key of the driver's version.
+/// Where wgpu's header of the data has a byte of the device's number, and one of the key of the
+/// driver's version.
 const DEVICE: usize = 27;
 const DRIVER: usize = 32;
 
@@ -87,7 +90,8 @@ fn pipelines_are_stored_and_damaged_files_are_ignored() {
     let mut damaged = stored.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let with_wrong_driver = [&stored[..stored.len() / 2], &[0; 100]].concat();
-    // Whole files of another device, which wgpu refuses with an error, and of another version of the driver.
+    // Whole files of another device, which wgpu refuses with an error, and of another version of
+    // the driver.
     let others = [DEVICE, DRIVER].map(|byte| with_other_byte(&stored, byte));
     let [of_other_device, of_other_driver] = &others;
     let files = [
@@ -124,7 +128,8 @@ fn pipelines_are_stored_and_damaged_files_are_ignored() {
     assert!(file.is_dir());
 }
 
-/// Several processes start at once, with a common folder. All give the same bits, and leave one whole file.
+/// Several processes start at once, with a common folder. All give the same bits, and leave one
+/// whole file.
 #[test]
 fn processes_share_a_folder() {
     if gpu().is_none() {
@@ -161,7 +166,8 @@ fn a_process_with_a_folder() {
     }
 }
 
-/// Measures how long a GPU takes to open and to compute the first passes, with and without stored pipelines.
+/// Measures how long a GPU takes to open and to compute the first passes, with and without stored
+/// pipelines.
 #[test]
 #[ignore = "a measurement"]
 fn time_to_the_first_pass() {

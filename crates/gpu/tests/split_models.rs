@@ -1,4 +1,5 @@
-//! Models between a GPU and cores: a layer has the bits of its device, and a row depends only on its own prefix.
+//! Models between a GPU and cores: a layer has the bits of its device, and a row depends only on
+//! its own prefix.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -121,8 +122,8 @@ fn layers_have_the_bits_of_their_device_in_all_families() {
     assert!(computed >= 50, "{computed} are computed");
 }
 
-/// A model whose first layers GPUs do not compute is refused by name; one whose later layers they do not compute has the
-/// others there.
+/// A model whose first layers GPUs do not compute is refused by name; one whose later layers they
+/// do not compute has the others there.
 #[test]
 fn layers_that_gpus_do_not_compute_stay_on_cores() {
     if gpu().is_none() {
@@ -211,7 +212,8 @@ fn a_cancelled_forward_leaves_both_caches_unchanged() {
     }
 }
 
-/// Both devices keep the same type of keys and values, and as many layers as there are fit on a GPU with free memory.
+/// Both devices keep the same type of keys and values, and as many layers as there are fit on a GPU
+/// with free memory.
 #[test]
 fn all_layers_of_a_small_model_fit() {
     let Some(device) = gpu() else { return };

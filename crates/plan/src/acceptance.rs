@@ -4,13 +4,15 @@ use crate::decaying::Share;
 use crate::outlook::Outlook;
 use crate::ranks::Ranks;
 
-/// An estimate of the acceptance of chains of draft tokens, learned from verdicts. Older ones count less.
+/// An estimate of the acceptance of chains of draft tokens, learned from verdicts. Older ones count
+/// less.
 ///
-/// Text has easy and hard stretches, in which a drafter is mostly right or mostly wrong. So this is a hidden Markov
-/// model with two states, one token after another. Its filter gives the probability that the next token is in an easy
-/// stretch; rates and transitions are learned online from the filter's posterior (recursive EM: Krishnamurthy and
-/// Moore 1993, *On-line estimation of hidden Markov model parameters*, without smoothing). Acceptance also falls with the position in a draft, if the drafter
-/// was trained for a few positions, by a factor for each position.
+/// Text has easy and hard stretches, in which a drafter is mostly right or mostly wrong. So this is
+/// a hidden Markov model with two states, one token after another. Its filter gives the probability
+/// that the next token is in an easy stretch; rates and transitions are learned online from the
+/// filter's posterior (recursive EM: Krishnamurthy and Moore 1993, *On-line estimation of hidden
+/// Markov model parameters*, without smoothing). Acceptance also falls with the position in a
+/// draft, if the drafter was trained for a few positions, by a factor for each position.
 #[derive(Clone, Debug)]
 pub struct Acceptance {
     /// The probability that the last token was in an easy stretch.
@@ -19,8 +21,8 @@ pub struct Acceptance {
     rates: [Share; 2],
     /// The probabilities that a hard or an easy stretch goes on.
     stays: [Share; 2],
-    /// By position in the draft, after the first: the accepted tokens, of those that are expected without the
-    /// factor.
+    /// By position in the draft, after the first: the accepted tokens, of those that are expected
+    /// without the factor.
     factors: Vec<Share>,
     ranks: Ranks,
 }
@@ -68,23 +70,24 @@ impl Default for Acceptance {
 }
 
 impl Acceptance {
-    /// Learns that a verdict accepted so many tokens of a draft, from position `start` on (from 0), and whether it
-    /// rejected the next one.
+    /// Learns that a verdict accepted so many tokens of a draft, from position `start` on (from 0),
+    /// and whether it rejected the next one.
     pub fn observe(&mut self, start: usize, accepted: usize, rejected: bool) {
         for position in start..start + accepted + usize::from(rejected) {
             self.observe_token(position, position < start + accepted);
         }
     }
 
-    /// Learns that a verdict accepted the first `accepted` of some tokens, and rejected the next one, if there is one. Each
-    /// has its position in the job that drafted it, from 0.
+    /// Learns that a verdict accepted the first `accepted` of some tokens, and rejected the next
+    /// one, if there is one. Each has its position in the job that drafted it, from 0.
     pub(crate) fn observe_at(&mut self, positions: &[usize], accepted: usize) {
         for (index, &position) in positions.iter().enumerate() {
             self.observe_token(position, index < accepted);
         }
     }
 
-    /// Learns from a verdict on a tree whose siblings are in the order of their ranks: the tests of its positions.
+    /// Learns from a verdict on a tree whose siblings are in the order of their ranks: the tests of
+    /// its positions.
     pub fn observe_ranked(&mut self, tested: &[Tested]) {
         for (position, &tested) in tested.iter().enumerate() {
             self.observe_token(position, tested.accepted == Some(0));
@@ -99,29 +102,31 @@ impl Acceptance {
         }
     }
 
-    /// Returns, for `n` from 0 to `length`, the probability that the first `n` tokens of a draft after the present
-    /// text are accepted.
+    /// Returns, for `n` from 0 to `length`, the probability that the first `n` tokens of a draft
+    /// after the present text are accepted.
     #[must_use]
-    pub fn of_first(&self, length: usize) -> Vec<f64> {
-        self.outlook(length).of_first(length)
+    pub fn survival(&self, length: usize) -> Vec<f64> {
+        self.outlook(length).survival(length)
     }
 
-    /// Returns the same as [`of_first`](Self::of_first) if each job drafts `per_job` tokens.
-    pub(crate) fn of_first_in_jobs(&self, length: usize, per_job: usize) -> Vec<f64> {
-        self.of_first_in_jobs_if(self.easy, length, per_job)
+    /// Returns the same as [`survival`](Self::survival) if each job drafts `per_job` tokens.
+    pub(crate) fn survival_in_jobs(&self, length: usize, per_job: usize) -> Vec<f64> {
+        self.survival_in_jobs_if(self.easy, length, per_job)
     }
 
-    /// Returns the same as [`of_first_in_jobs`](Self::of_first_in_jobs) if the text is in an easy stretch now.
-    pub(crate) fn of_first_in_jobs_if_easy(&self, length: usize, per_job: usize) -> Vec<f64> {
-        self.of_first_in_jobs_if(1.0, length, per_job)
+    /// Returns the same as [`survival_in_jobs`](Self::survival_in_jobs) if the text is in an easy
+    /// stretch now.
+    pub(crate) fn survival_in_jobs_if_easy(&self, length: usize, per_job: usize) -> Vec<f64> {
+        self.survival_in_jobs_if(1.0, length, per_job)
     }
 
-    fn of_first_in_jobs_if(&self, easy: f64, length: usize, per_job: usize) -> Vec<f64> {
+    fn survival_in_jobs_if(&self, easy: f64, length: usize, per_job: usize) -> Vec<f64> {
         let positions = (0..length).map(|position| position % per_job.max(1));
-        self.outlook_at(easy, positions).of_first(length)
+        self.outlook_at(easy, positions).survival(length)
     }
 
-    /// Returns how many of `longest` tokens a job should draft, because a drafter is worse at later ones.
+    /// Returns how many of `longest` tokens a job should draft, because a drafter is worse at later
+    /// ones.
     pub(crate) fn job_length(&self, longest: usize) -> usize {
         let mut factor = 1.0;
         let is_good = |&position: &usize| {
@@ -228,7 +233,8 @@ impl Acceptance {
 mod tests {
     use super::*;
 
-    /// Learns from chains of `length` tokens; `right(token)` is whether the draft of a token of the text is right.
+    /// Learns from chains of `length` tokens; `right(token)` is whether the draft of a token of the
+    /// text is right.
     fn learn(tokens: usize, length: usize, right: impl Fn(usize, usize) -> bool) -> Acceptance {
         let (mut acceptance, mut token) = (Acceptance::default(), 0);
         while token < tokens {
@@ -255,10 +261,10 @@ mod tests {
     fn independent_tokens_have_powers_of_one_rate() {
         for rate in [0.2, 0.5, 0.8, 0.95] {
             let acceptance = learn(20_000, 4, |token, _| mixed(token) < rate);
-            let of_first = acceptance.of_first(4);
-            for (n, found) in of_first.iter().enumerate() {
+            let survival = acceptance.survival(4);
+            for (n, found) in survival.iter().enumerate() {
                 let expected = f64::powi(rate, n as i32);
-                assert!((found - expected).abs() < 0.12, "{rate}: {of_first:?}");
+                assert!((found - expected).abs() < 0.12, "{rate}: {survival:?}");
             }
         }
     }
@@ -266,8 +272,8 @@ mod tests {
     #[test]
     fn later_positions_may_be_worse() {
         let acceptance = learn(20_000, 6, |token, position| position < 3 && mixed(token) < 0.9);
-        let of_first = acceptance.of_first(6);
-        assert!(of_first[3] > 0.55 && of_first[4] < 0.12, "{of_first:?}");
+        let survival = acceptance.survival(6);
+        assert!(survival[3] > 0.55 && survival[4] < 0.12, "{survival:?}");
     }
 
     #[test]
@@ -276,19 +282,19 @@ mod tests {
         let right = |token: usize, _: usize| (token / 60).is_multiple_of(2);
         let easy = learn(60 * 41 - 20, 4, right);
         let hard = learn(60 * 42 - 20, 4, right);
-        assert!(easy.of_first(1)[1] > 0.9, "{easy:?}");
-        assert!(hard.of_first(1)[1] < 0.1, "{hard:?}");
+        assert!(easy.survival(1)[1] > 0.9, "{easy:?}");
+        assert!(hard.survival(1)[1] < 0.1, "{hard:?}");
         // Without tests, the stretch may end.
         let mut later = hard.clone();
         later.skip(150);
-        assert!(later.of_first(1)[1] > 0.3, "{later:?}");
+        assert!(later.survival(1)[1] > 0.3, "{later:?}");
     }
 
     #[test]
     fn jobs_end_before_positions_at_which_the_drafter_fails() {
         let acceptance = learn(20_000, 6, |token, position| position < 3 && mixed(token) < 0.9);
         assert_eq!([1, 2, 6].map(|longest| acceptance.job_length(longest)), [1, 2, 3]);
-        let [alone, long] = [1, 6].map(|per_job| acceptance.of_first_in_jobs(6, per_job)[6]);
+        let [alone, long] = [1, 6].map(|per_job| acceptance.survival_in_jobs(6, per_job)[6]);
         assert!(alone > 0.3 && long < 0.05, "{alone} {long}");
     }
 }

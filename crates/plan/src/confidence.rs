@@ -6,7 +6,8 @@ use forerun_core::{CONFIDENCE_CLASSES, StopRule, class_of};
 /// Learns how often tokens are accepted by the drafter's confidence, and how often chains go on.
 #[derive(Clone, Debug)]
 pub(crate) struct Confidence {
-    /// Whether the drafter has ever said how sure it is, and the number of drafts in which it has not.
+    /// Whether the drafter has ever said how sure it is, and the number of drafts in which it has
+    /// not.
     is_known: bool,
     silent_drafts: u32,
     /// How often a token is accepted after accepted ones: by class, and of all classes.
@@ -16,12 +17,13 @@ pub(crate) struct Confidence {
     first: [Share; CONFIDENCE_CLASSES],
     /// The last rule.
     rule: StopRule,
-    /// By the number of tokens: how often a chain goes on after them, and how often if all of them are accepted.
+    /// By the number of tokens: how often a chain goes on after them, and how often if all of them
+    /// are accepted.
     goes_on: Vec<[Share; 2]>,
 }
 
-/// The number of drafts without confidences after which a drafter counts as one that does not know how sure it is. A few may be
-/// those of a grammar that leaves no choice.
+/// The number of drafts without confidences after which a drafter counts as one that does not know
+/// how sure it is. A few may be those of a grammar that leaves no choice.
 const SILENT_DRAFTS: u32 = 4;
 /// The weight of a token compared with the next one of its class.
 const DECAY: f64 = 0.99;
@@ -52,8 +54,8 @@ impl Confidence {
         self.is_known || self.silent_drafts < SILENT_DRAFTS
     }
 
-    /// Learns from a verdict on a chain of up to `requested` tokens with these confidences. `rule`: that by which it could stop; `None` for
-    /// trials, which never stop.
+    /// Learns from a verdict on a chain of up to `requested` tokens with these confidences. `rule`:
+    /// that by which it could stop; `None` for trials, which never stop.
     pub(crate) fn observe(
         &mut self,
         (requested, rule): (usize, Option<StopRule>),
@@ -81,7 +83,8 @@ impl Confidence {
         let Some(rule) = rule else { return };
         self.rule = rule;
         self.goes_on.resize(self.goes_on.len().max(requested), [Share::new(CHAIN_DECAY); 2]);
-        // A chain may also end for other reasons: at the requested length, or at the end of the answer.
+        // A chain may also end for other reasons: at the requested length, or at the end of the
+        // answer.
         let known = if rule.goes_on(confidences) { drafted - 1 } else { drafted };
         for tokens in 1..=known.min(requested.saturating_sub(1)) {
             let part = f64::from(u8::from(tokens < drafted));
@@ -118,8 +121,8 @@ pub(crate) struct Stops<'a> {
 }
 
 impl Stops<'_> {
-    /// Returns how often a chain goes on after so many tokens (`kind` 0), or if all of them are accepted (1). As often as after one token,
-    /// if it has not occurred.
+    /// Returns how often a chain goes on after so many tokens (`kind` 0), or if all of them are
+    /// accepted (1). As often as after one token, if it has not occurred.
     fn after(&self, tokens: usize, kind: usize) -> f64 {
         let known = self.confidence.goes_on.get(tokens);
         known.map_or(self.after_one[kind], |shares| {
@@ -127,11 +130,11 @@ impl Stops<'_> {
         })
     }
 
-    /// Returns, for `n` from 0, the probability that the first `n` tokens are drafted and accepted, given the probability that
-    /// they are accepted if they are drafted.
-    pub(crate) fn of_first(&self, of_first: &[f64]) -> Vec<f64> {
+    /// Returns, for `n` from 0, the probability that the first `n` tokens are drafted and accepted,
+    /// given the probability that they are accepted if they are drafted.
+    pub(crate) fn survival(&self, survival: &[f64]) -> Vec<f64> {
         let mut drafted = 1.0;
-        let with_stops = of_first.iter().enumerate().map(|(tokens, accepted)| {
+        let with_stops = survival.iter().enumerate().map(|(tokens, accepted)| {
             if tokens > 1 {
                 drafted *= self.after(tokens - 1, 1);
             }
@@ -140,8 +143,9 @@ impl Stops<'_> {
         with_stops.collect()
     }
 
-    /// Returns the rule by which a chain stops where a further token costs more than it is worth. `cost`: the tokens that are
-    /// committed in the time of a further token elsewhere. `first`: the probability that the first token of the draft is accepted.
+    /// Returns the rule by which a chain stops where a further token costs more than it is worth.
+    /// `cost`: the tokens that are committed in the time of a further token elsewhere. `first`: the
+    /// probability that the first token of the draft is accepted.
     pub(crate) fn rule(&self, cost: f64, first: f64) -> StopRule {
         let Confidence { accepted, accepted_of_all, .. } = self.confidence;
         let of_all = accepted_of_all.value(first, PRIOR_TOKENS);
@@ -166,8 +170,8 @@ impl Stops<'_> {
         1.0 + further.sum::<f64>()
     }
 
-    /// Returns, for `length` from 1 to `longest`, the mean time of a round with a chain of up to `length` tokens, given the times of
-    /// rounds with exactly so many.
+    /// Returns, for `length` from 1 to `longest`, the mean time of a round with a chain of up to
+    /// `length` tokens, given the times of rounds with exactly so many.
     pub(crate) fn mean_ns(&self, longest: usize, ns: impl Fn(usize) -> f64) -> Vec<f64> {
         let (mut drafted, mut mean_ns) = (1.0, 0.0);
         let lengths = (1..=longest).map(|length| {
@@ -216,8 +220,9 @@ mod tests {
 
     const LONGEST: usize = 16;
 
-    /// Returns the speed compared with the target alone. `rule` decides where chains of a fixed length stop. `of_hard`: the
-    /// acceptance in hard stretches of the text, compared with that in easy ones.
+    /// Returns the speed compared with the target alone. `rule` decides where chains of a fixed
+    /// length stop. `of_hard`: the acceptance in hard stretches of the text, compared with that in
+    /// easy ones.
     fn speed(
         policy: &mut SpeculativeDraftLength,
         rule: Option<StopRule>,
@@ -274,7 +279,8 @@ mod tests {
         SpeculativeDraftLength::new(shape, DraftLength::Auto)
     }
 
-    /// Returns the speeds of automatic lengths with and without confidences, and of the best rule with known acceptance.
+    /// Returns the speeds of automatic lengths with and without confidences, and of the best rule
+    /// with known acceptance.
     fn speeds(tokens: &Tokens, costs: Costs, seed: u64) -> [f64; 3] {
         let (text, mut stopping) = ((1.0, seed), automatic().stopping_by_confidence());
         let with = speed(&mut stopping, None, tokens, costs, text);

@@ -2,8 +2,8 @@
 
 use crate::rounds::ParallelRounds;
 
-/// The speed of a pass grows with the number of cores to this power, because cores share the memory.
-/// Measured on up to 16 cores (docs/experiments/cores-and-threads.md).
+/// The speed of a pass grows with the number of cores to this power, because cores share the
+/// memory. Measured on up to 16 cores (docs/experiments/cores-and-threads.md).
 const SCALING: f64 = 0.7;
 /// The acceptance rate of the drafts for which cores are divided.
 const ACCEPTANCE: f64 = 0.75;
@@ -12,15 +12,15 @@ const LONGEST: f64 = 16.0;
 /// The most tokens to draft before a pass.
 const LONGEST_FIRST: usize = 4;
 
-/// Returns how many of `cores` a drafter should have, so that drafting and verification at the same time commit the most
-/// tokens per second. Both have at least one core.
+/// Returns how many of `cores` a drafter should have, so that drafting and verification at the same
+/// time commit the most tokens per second. Both have at least one core.
 ///
-/// `ratio`: how many times the bytes of a draft step a pass of the target reads. More cores for the drafter
-/// mean more drafts for each pass, and longer passes. So drafting as many tokens as are worth their time takes about as
-/// long as a pass.
+/// `ratio`: how many times the bytes of a draft step a pass of the target reads. More cores for the
+/// drafter mean more drafts for each pass, and longer passes. So drafting as many tokens as are
+/// worth their time takes about as long as a pass.
 #[must_use]
 pub fn drafter_cores(cores: usize, ratio: f64) -> usize {
-    let of_first: Vec<f64> = (0..48).map(|n| ACCEPTANCE.powi(n)).collect();
+    let survival: Vec<f64> = (0..48).map(|n| ACCEPTANCE.powi(n)).collect();
     let speed = |drafter: usize| {
         let pass_ns = ratio / ((cores - drafter) as f64).powf(SCALING);
         let token_ns = (drafter as f64).powf(-SCALING);
@@ -28,7 +28,7 @@ pub fn drafter_cores(cores: usize, ratio: f64) -> usize {
         let firsts = (0..=LONGEST_FIRST).map(|first| {
             let first_ns = first as f64 * token_ns;
             let rounds =
-                ParallelRounds { of_first: &of_first, first, new, first_ns, min_ns: token_ns };
+                ParallelRounds { survival: &survival, first, new, first_ns, min_ns: token_ns };
             rounds.speed(|_| pass_ns)
         });
         firsts.fold(0.0, f64::max)

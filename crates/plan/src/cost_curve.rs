@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 /// The time of jobs by their number of rows or tokens.
 ///
-/// Each number that occurred is a point. The curve never falls: points that contradict this are averaged (isotonic
-/// regression). Between points it is linear; after the last one it goes on with the mean slope. So it can have
-/// knees, as the time of a pass has where arithmetic begins to cost more than reading the weights.
+/// Each number that occurred is a point. The curve never falls: points that contradict this are
+/// averaged (isotonic regression). Between points it is linear; after the last one it goes on with
+/// the mean slope. So it can have knees, as the time of a pass has where arithmetic begins to cost
+/// more than reading the weights.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CostCurve {
     points: BTreeMap<usize, DecayingMean>,
@@ -32,7 +33,8 @@ impl CostCurve {
         point.add(ns);
     }
 
-    /// Takes the times of numbers that have not occurred here from elsewhere, in place of earlier ones from there.
+    /// Takes the times of numbers that have not occurred here from elsewhere, in place of earlier
+    /// ones from there.
     pub(crate) fn adopt(&mut self, times: impl Iterator<Item = (usize, f64)>) {
         self.points.retain(|_, point| point.is_measured());
         for (count, ns) in times.filter(|&(count, _)| count > 0) {
@@ -65,13 +67,14 @@ impl CostCurve {
         !self.points.is_empty()
     }
 
-    /// Creates a curve of which only further rows or tokens are unknown: it is flat before and after its first point.
+    /// Creates a curve of which only further rows or tokens are unknown: it is flat before and
+    /// after its first point.
     pub(crate) fn with_fixed_part() -> Self {
         Self { has_fixed_part: true, ..Self::default() }
     }
 
-    /// Returns the times of 0 to `longest`, in nanoseconds. None takes no time, and a single point says that time is
-    /// proportional, unless there is a fixed part.
+    /// Returns the times of 0 to `longest`, in nanoseconds. None takes no time, and a single point
+    /// says that time is proportional, unless there is a fixed part.
     pub(crate) fn up_to(&self, longest: usize) -> Vec<f64> {
         let points = self.monotone();
         let mut times = vec![0.0; longest + 1];
@@ -96,8 +99,8 @@ impl CostCurve {
         times
     }
 
-    /// Returns the least times of 0 to `longest` that the points allow: those of the largest number that occurred and is
-    /// not larger. Times may have steps there.
+    /// Returns the least times of 0 to `longest` that the points allow: those of the largest number
+    /// that occurred and is not larger. Times may have steps there.
     pub(crate) fn at_best_up_to(&self, longest: usize) -> Vec<f64> {
         let mut times = vec![0.0; longest + 1];
         let points = self.monotone();
@@ -122,7 +125,8 @@ impl CostCurve {
 
     /// Returns the points after averaging those that would make the curve fall.
     fn monotone(&self) -> Vec<(usize, f64)> {
-        // Blocks of points with the same value: the number of points, their weight, and their value.
+        // Blocks of points with the same value: the number of points, their weight, and their
+        // value.
         let mut blocks: Vec<(usize, f64, f64)> = Vec::new();
         for point in self.points.values() {
             let mut block = (1, point.weight(), point.value_or(0.0));

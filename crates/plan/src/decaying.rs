@@ -19,15 +19,16 @@ impl DecayingMean {
         self.is_measured = true;
     }
 
-    /// Takes a value that was measured elsewhere, in place of an earlier one from there. A value of one's own stays.
+    /// Takes a value that was measured elsewhere, in place of an earlier one from there. A value of
+    /// one's own stays.
     pub(crate) fn adopt(&mut self, value: f64) {
         if !self.is_measured {
             (self.sum, self.weight) = (value, 1.0);
         }
     }
 
-    /// Takes a later value that was measured elsewhere. It has the weight of all values so far, so that a single one does not
-    /// outweigh it.
+    /// Takes a later value that was measured elsewhere. It has the weight of all values so far, so
+    /// that a single one does not outweigh it.
     pub(crate) fn replace(&mut self, value: f64) {
         self.weight = self.weight.max(1.0);
         self.sum = value * self.weight;

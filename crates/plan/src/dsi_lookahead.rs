@@ -14,9 +14,10 @@ use crate::{JobObserver, Policy};
 /// Decides how many draft tokens one verification task has.
 ///
 /// If a target forward takes t₂ and a draft token takes t₁, then `⌈t₂ / (lookahead · t₁)⌉` replicas
-/// keep up with the drafter (DSI, arXiv 2405.14105, equation 1). If rows cost nothing, the best lookahead
-/// is the smallest that needs no more replicas than there are. The automatic mode uses the one with the most
-/// expected tokens a second, from recent times of jobs by their rows, and from the acceptance.
+/// keep up with the drafter (DSI, arXiv 2405.14105, equation 1). If rows cost nothing, the best
+/// lookahead is the smallest that needs no more replicas than there are. The automatic mode uses
+/// the one with the most expected tokens a second, from recent times of jobs by their rows, and
+/// from the acceptance.
 ///
 /// If other sequences share the passes, t₁ and t₂ are the job's share of them
 /// ([`JobCost::share`](forerun_core::JobCost::share)).
@@ -37,16 +38,19 @@ pub struct DsiLookahead {
     alone: DecayingMean,
     /// The time of jobs by their number of rows, while drafters work.
     scores: CostCurve,
-    /// The time of a job while drafters work, in times of one while they are idle, as another method has measured it.
+    /// The time of a job while drafters work, in times of one while they are idle, as another
+    /// method has measured it.
     slowdown: f64,
-    /// The time that further rows add to a job while drafters are idle, as another method has measured it.
+    /// The time that further rows add to a job while drafters are idle, as another method has
+    /// measured it.
     known_rows: CostCurve,
     acceptance: Acceptance,
     /// The lookahead of the automatic mode.
     next: usize,
     /// The expected speed of the best lookahead, in tokens per nanosecond.
     speed: f64,
-    /// The number of draft tokens after the committed ones that pay for the time that drafting them takes from the target.
+    /// The number of draft tokens after the committed ones that pay for the time that drafting them
+    /// takes from the target.
     ahead_that_pays: usize,
     draft_time: DraftTime,
     /// The number of tokens of the present pause.
@@ -62,11 +66,13 @@ pub struct DsiLookahead {
     verdicts_left: Option<u32>,
     /// The time between passes in which nothing is computed, as another method has measured it.
     waited_ns: f64,
-    /// The number of tokens that the drafter would have to read if this method went on after another.
-    missed_by_drafter: usize,
+    /// The number of tokens that the drafter would have to read if this method went on after
+    /// another.
+    drafter_lag: usize,
     /// Whether a job since the last step also read tokens that its replica had missed.
     has_read: bool,
-    /// The number of tokens that a replica read in the last job in which it read several, and the time of that job.
+    /// The number of tokens that a replica read in the last job in which it read several, and the
+    /// time of that job.
     last_reading: Option<(usize, f64)>,
 }
 
@@ -111,7 +117,7 @@ impl DsiLookahead {
             explorations: 0,
             verdicts_left: None,
             waited_ns: 0.0,
-            missed_by_drafter: 0,
+            drafter_lag: 0,
             has_read: false,
             last_reading: None,
         }
@@ -123,14 +129,15 @@ impl DsiLookahead {
         Self { draft_time: self.draft_time.with_tokens_per_forward(tokens), ..self }
     }
 
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. An
-    /// automatic lookahead does not try a slow one to learn that.
+    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
+    /// the sizes of the models. An automatic lookahead does not try a slow one to learn that.
     #[must_use]
     pub fn with_expected_passes(self, passes: Option<f64>) -> Self {
         Self { draft_time: self.draft_time.with_expected_passes(passes), ..self }
     }
 
-    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the learned times.
+    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
+    /// learned times.
     #[must_use]
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
         let draft_time = self.draft_time.for_new_answer(prompt_tokens);
@@ -139,8 +146,8 @@ impl DsiLookahead {
         Self { prompt_scores, unread_tokens, draft_time, pauses, ..self.clone() }
     }
 
-    /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is
-    /// not known.
+    /// Returns the share of a pass of the target alone at the present load, with the time between
+    /// passes; `None` if it is not known.
     fn alone_ns(&self) -> Option<f64> {
         let share_ns = || self.score_costs.share_at_load(self.plain_ns(), 1.0) + self.waited_ns;
         self.knows_target().then(share_ns)
@@ -215,19 +222,19 @@ impl DsiLookahead {
 
     /// Returns the lookahead with the most expected tokens per nanosecond, and that speed.
     fn best_length(&self) -> (usize, f64) {
-        self.best_length_after(&self.of_first())
+        self.best_length_after(&self.survival())
     }
 
     /// Returns the same, with the probabilities that the first tokens are accepted.
-    fn best_length_after(&self, of_first: &[f64]) -> (usize, f64) {
-        self.best_length_with(of_first, &self.scores.up_to(self.length))
+    fn best_length_after(&self, survival: &[f64]) -> (usize, f64) {
+        self.best_length_with(survival, &self.scores.up_to(self.length))
     }
 
     /// Returns the same if jobs take these times by their rows.
-    fn best_length_with(&self, of_first: &[f64], scores: &[f64]) -> (usize, f64) {
+    fn best_length_with(&self, survival: &[f64], scores: &[f64]) -> (usize, f64) {
         // The cost of many more rows than were tried is not known.
         let reach = self.draft_time.whole_forwards(2 * self.scores.largest() + 1).min(self.length);
-        let speeds: Vec<f64> = (1..=reach).map(|rows| self.speed(rows, of_first, scores)).collect();
+        let speeds: Vec<f64> = (1..=reach).map(|rows| self.speed(rows, survival, scores)).collect();
         let least = speeds.iter().fold(0.0, |best: f64, &speed| best.max(speed)) / MIN_GAIN;
         // Of those that are about as fast, the one with which the replicas just keep up.
         let keeps_up = |&rows: &usize| {
@@ -242,9 +249,9 @@ impl DsiLookahead {
     }
 
     /// Returns the expected tokens per nanosecond with jobs of so many rows.
-    fn speed(&self, rows: usize, of_first: &[f64], scores: &[f64]) -> f64 {
+    fn speed(&self, rows: usize, survival: &[f64], scores: &[f64]) -> f64 {
         let (replicas, draft_ns) = (self.replicas, self.draft_time.estimate_ns(rows));
-        Pipeline { of_first, replicas, rows, draft_ns }.speed(|rows| self.score_ns(rows, scores))
+        Pipeline { survival, replicas, rows, draft_ns }.speed(|rows| self.score_ns(rows, scores))
     }
 
     /// Returns the share of a job of so many rows at the present load, with the time between jobs.
@@ -252,8 +259,9 @@ impl DsiLookahead {
         self.score_costs.share_at_load(scores[rows], rows as f64) + self.waited_ns
     }
 
-    /// Returns how many tokens the drafter may be ahead of the rows that were submitted: those of the next job, or of two if
-    /// several replicas work. More would only take cores from the target.
+    /// Returns how many tokens the drafter may be ahead of the rows that were submitted: those of
+    /// the next job, or of two if several replicas work. More would only take cores from the
+    /// target.
     #[must_use]
     pub fn max_waiting(&self) -> usize {
         match self.mode {
@@ -263,8 +271,8 @@ impl DsiLookahead {
     }
 
     /// Returns how many tokens the drafter may be ahead of the committed ones: the tokens that all
-    /// replicas verify, and those of two more tasks, which are drafted in the meantime. The automatic mode drafts fewer if
-    /// drafting takes cores from the target.
+    /// replicas verify, and those of two more tasks, which are drafted in the meantime. The
+    /// automatic mode drafts fewer if drafting takes cores from the target.
     pub fn max_ahead(&self) -> usize {
         (self.length() * (self.replicas + 2)).min(self.ahead_that_pays)
     }
@@ -285,10 +293,11 @@ impl DsiLookahead {
         }
     }
 
-    /// Returns, for `n` from 0, the probability that the first `n` tokens after the present text are accepted.
-    fn of_first(&self) -> Vec<f64> {
+    /// Returns, for `n` from 0, the probability that the first `n` tokens after the present text
+    /// are accepted.
+    fn survival(&self) -> Vec<f64> {
         let horizon = HORIZON.max(4 * self.length);
-        self.acceptance.of_first_in_jobs(horizon, self.job_length(self.length))
+        self.acceptance.survival_in_jobs(horizon, self.job_length(self.length))
     }
 
     /// Learns from the time of a replica's job of `rows` rows what it takes to read tokens. Returns
@@ -336,8 +345,8 @@ impl DsiLookahead {
         }
     }
 
-    /// Returns how many committed tokens a replica may lag behind to get a job: what it reads in the
-    /// time of a pass. More would hold up the job.
+    /// Returns how many committed tokens a replica may lag behind to get a job: what it reads in
+    /// the time of a pass. More would hold up the job.
     #[must_use]
     pub fn max_lag(&self) -> usize {
         let one_ns = self.scores.up_to(1)[1];
@@ -350,7 +359,8 @@ impl DsiLookahead {
 
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
     fn outlook(&self) -> TrialOutlook {
-        // All replicas but one have to read the tokens, at the same time. That slows down the other one if they share cores.
+        // All replicas but one have to read the tokens, at the same time. That slows down the other
+        // one if they share cores.
         let unread_tokens = if self.all_replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
         let lost_share = 1.0 - 1.0 / self.slowdown();
         let reading_ns = lost_share * unread_tokens * self.reading_ns();
@@ -381,9 +391,9 @@ impl DsiLookahead {
         if self.mode != DraftLength::Auto || !self.knows_times() || self.pauses.is_paused() {
             return;
         }
-        let of_first = self.of_first();
-        let (best, speed) = self.best_length_after(&of_first);
-        let explored = self.verdicts_left.and_then(|_| self.lookahead_to_explore(&of_first, speed));
+        let survival = self.survival();
+        let (best, speed) = self.best_length_after(&survival);
+        let explored = self.verdicts_left.and_then(|_| self.lookahead_to_explore(&survival, speed));
         // Scores may have shown that there is nothing to gain.
         self.verdicts_left = self.verdicts_left.filter(|_| explored.is_some());
         (self.next, self.speed) = (explored.unwrap_or(best), speed);
@@ -391,17 +401,19 @@ impl DsiLookahead {
         let is_trial = explored.is_some() || self.pauses.is_trial();
         self.ahead_that_pays = match is_trial {
             true => usize::MAX,
-            false => self.draft_time.tokens_that_pay(&of_first, self.slowdown(), speed),
+            false => self.draft_time.tokens_that_pay(&survival, self.slowdown(), speed),
         };
     }
 
-    /// Returns the expected speed of the best lookahead. While drafting pauses, none is decided, so it is computed anew.
+    /// Returns the expected speed of the best lookahead. While drafting pauses, none is decided, so
+    /// it is computed anew.
     fn expected_speed(&self) -> f64 {
         if self.pauses.is_paused() { self.best_length().1 } else { self.speed }
     }
 
-    /// After a verdict, decides whether to try the lookahead that would be the fastest if numbers of rows that were not tried
-    /// cost no more than fewer ones, as before a step. That takes few of the verdicts.
+    /// After a verdict, decides whether to try the lookahead that would be the fastest if numbers
+    /// of rows that were not tried cost no more than fewer ones, as before a step. That takes few
+    /// of the verdicts.
     fn explore(&mut self) {
         if !self.knows_times() || !self.drafts() {
             self.verdicts_left = None;
@@ -418,9 +430,9 @@ impl DsiLookahead {
     }
 
     /// Returns the lookahead to try, if it may be faster than the best known one, with its `speed`.
-    fn lookahead_to_explore(&self, of_first: &[f64], speed: f64) -> Option<usize> {
+    fn lookahead_to_explore(&self, survival: &[f64], speed: f64) -> Option<usize> {
         let scores = self.scores.at_best_up_to(self.length);
-        let (rows, at_best) = self.best_length_with(of_first, &scores);
+        let (rows, at_best) = self.best_length_with(survival, &scores);
         (at_best > speed * MIN_GAIN_OF_TRIAL).then_some(rows)
     }
 }
@@ -465,7 +477,7 @@ impl Policy for DsiLookahead {
         }
         self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
         self.draft_time.adopt(known);
-        self.missed_by_drafter = known.unread_tokens;
+        self.drafter_lag = known.unread_tokens;
     }
 
     fn start(&mut self, known: &Knowledge, others_ns: f64) {
@@ -480,11 +492,11 @@ impl Policy for DsiLookahead {
         let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
         let speed = match self.mode {
             DraftLength::Auto => self.best_length().1,
-            _ => self.speed(self.length, &self.of_first(), &self.scores.up_to(self.length)),
+            _ => self.speed(self.length, &self.survival(), &self.scores.up_to(self.length)),
         };
         let missed = if self.replicas > 1 { missed as f64 } else { 0.0 };
         let reading_ns = missed * self.reading_ns();
-        let drafter_ns = self.draft_time.reading_ns(self.missed_by_drafter);
+        let drafter_ns = self.draft_time.reading_ns(self.drafter_lag);
         let forecast = Forecast::new(self.mode, speed, alone_ns, drafter_ns.max(reading_ns));
         Some(forecast.starting_at(alone_ns * self.slowdown()))
     }
@@ -497,9 +509,10 @@ impl JobObserver for DsiLookahead {
         match self.prompt_scores {
             0 => {
                 let usual_ns = self.usual_ns(rows.max(own_rows as usize), while_drafting);
-                let time = &self.interruptions.of_job(time, usual_ns);
+                let time = &self.interruptions.filter_job(time, usual_ns);
                 if let Some(ns) = self.score_costs.learn(time) {
-                    // The target alone takes no longer for one row. The pass that measured it may have been cold.
+                    // The target alone takes no longer for one row. The pass that measured it may
+                    // have been cold.
                     if while_drafting && ns < self.alone.value_or(0.0) {
                         self.alone.add(ns);
                     }
@@ -657,7 +670,8 @@ mod tests {
         assert_eq!(lookahead.reading_ns(), 100.0);
     }
 
-    /// A draft token takes a fifth of a pass. If half of that is lost to the target, improbable tokens are not drafted.
+    /// A draft token takes a fifth of a pass. If half of that is lost to the target, improbable
+    /// tokens are not drafted.
     #[test]
     fn a_drafter_that_takes_cores_from_the_target_stops_at_improbable_tokens() {
         let max_ahead = |slowdown| {

@@ -58,10 +58,10 @@ impl From<&Completion> for JobTime {
 }
 
 impl JobTime {
-    /// Returns the part of the job's time that was after `start_ns` on the cluster's clock, because other work hid the
-    /// rest. It counts as the job's own, whoever shared its passes.
+    /// Returns the part of the job's time that was after `start_ns` on the cluster's clock, because
+    /// other work hid the rest. It counts as the job's own, whoever shared its passes.
     #[must_use]
-    pub fn own_after(self, start_ns: u64) -> Self {
+    pub fn clipped_to_after(self, start_ns: u64) -> Self {
         let duration_ns = self.duration_ns.min(self.finished_ns.saturating_sub(start_ns));
         Self { duration_ns, cost: JobCost::default(), ..self }
     }
@@ -130,8 +130,8 @@ impl BatchCosts {
         Some(time.duration_ns as f64 * cost.without_neighbours(self.row_ns))
     }
 
-    /// Returns the nanoseconds that a job would have taken without the rows of its neighbours; `None` if a neighbour was
-    /// reading a prompt.
+    /// Returns the nanoseconds that a job would have taken without the rows of its neighbours;
+    /// `None` if a neighbour was reading a prompt.
     pub(crate) fn alone_ns(&self, time: &JobTime) -> Option<f64> {
         let cost = &time.cost;
         let per_pass = |count: u64| count as f64 / cost.passes.max(1) as f64;
@@ -158,8 +158,9 @@ impl BatchCosts {
         time.duration_ns as f64 * time.cost.share(self.row_ns)
     }
 
-    /// Returns a job's share at the present load, if all sequences that the worker serves do the same, in one pass.
-    /// Without its neighbours' rows, the job would compute `rows` rows in `ns` nanoseconds.
+    /// Returns a job's share at the present load, if all sequences that the worker serves do the
+    /// same, in one pass. Without its neighbours' rows, the job would compute `rows` rows in `ns`
+    /// nanoseconds.
     pub(crate) fn share_at_load(&self, ns: f64, rows: f64) -> f64 {
         let together = self.sequences.value_or(1.0);
         let part = 1.0 / together.max(self.active.value_or(together));
@@ -177,7 +178,8 @@ pub(crate) struct OneRowTime {
 }
 
 impl OneRowTime {
-    /// Takes a later time without neighbours that was measured elsewhere. Returns by which factor it differs.
+    /// Takes a later time without neighbours that was measured elsewhere. Returns by which factor
+    /// it differs.
     pub(crate) fn replace(&mut self, ns: f64, costs: &BatchCosts) -> f64 {
         let before_ns = self.without_neighbours_or(ns, costs);
         self.ns.replace(ns);
@@ -223,7 +225,8 @@ pub(crate) struct DraftTime {
     costs: BatchCosts,
     /// The number of tokens that the drafter makes in one forward.
     tokens_per_forward: usize,
-    /// The time of a forward in passes of the target that the sizes of the models suggest, if that is slow.
+    /// The time of a forward in passes of the target that the sizes of the models suggest, if that
+    /// is slow.
     slow_pass: Option<f64>,
     /// Whether the answer's first draft, which computes the prompt, has been observed.
     begun: bool,
@@ -252,15 +255,16 @@ impl Default for DraftTime {
     }
 }
 
-/// A drafter is slow by the sizes of the models if its forward takes so many passes of the target. Sizes are not times, and a
-/// drafter that might be as fast as the target is tried.
+/// A drafter is slow by the sizes of the models if its forward takes so many passes of the target.
+/// Sizes are not times, and a drafter that might be as fast as the target is tried.
 const SLOW_PASS: f64 = 1.5;
 /// The duration of a draft job, in nanoseconds, for which the cost of messages is negligible.
 const MIN_JOB_NS: f64 = 100_000.0;
 /// Tokens of a pause that cost no noticeable time to read.
 const UNREAD_TOKENS: usize = 2;
 
-/// Returns the expected time of a drafter's forward, in passes of the target, if it is slow by that.
+/// Returns the expected time of a drafter's forward, in passes of the target, if it is slow by
+/// that.
 pub(crate) fn slow_pass(expected_passes: Option<f64>) -> Option<f64> {
     expected_passes.filter(|&passes| passes >= SLOW_PASS)
 }
@@ -276,26 +280,28 @@ impl DraftTime {
         Self { tokens_per_forward: tokens.max(1), ..self }
     }
 
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. If that
-    /// is slow, it counts until it is measured.
+    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
+    /// the sizes of the models. If that is slow, it counts until it is measured.
     pub(crate) fn with_expected_passes(self, passes: Option<f64>) -> Self {
         Self { slow_pass: slow_pass(passes), ..self }
     }
 
-    /// Learns the time of a pass of the target alone, from which the drafter's is expected if that is slow and was not measured.
+    /// Learns the time of a pass of the target alone, from which the drafter's is expected if that
+    /// is slow and was not measured.
     pub(crate) fn expect(&mut self, plain_ns: f64) {
         if let Some(passes) = self.slow_pass.filter(|_| !self.forward_ns.is_measured()) {
             self.forward_ns.adopt(passes * plain_ns);
         }
     }
 
-    /// Returns whether the drafter is slower than the target by the sizes of the models, and was not measured.
+    /// Returns whether the drafter is slower than the target by the sizes of the models, and was
+    /// not measured.
     pub(crate) fn is_slow_by_size(&self) -> bool {
         self.slow_pass.is_some() && !self.forward_ns.is_measured()
     }
 
-    /// Learns how long a draft job of `tokens` tokens took. A job that had to read tokens of a pause first shows
-    /// what that costs, and not the usual speed.
+    /// Learns how long a draft job of `tokens` tokens took. A job that had to read tokens of a
+    /// pause first shows what that costs, and not the usual speed.
     pub(crate) fn add(&mut self, tokens: usize, time: &JobTime) {
         if tokens == 0 {
             return;
@@ -307,7 +313,7 @@ impl DraftTime {
         let forwards = tokens.div_ceil(self.tokens_per_forward) as f64;
         let usual_ns = self.forward_ns.value().filter(|_| unread_tokens <= UNREAD_TOKENS);
         let usual_ns = usual_ns.map(|forward_ns| forwards * forward_ns);
-        let time = self.interruptions.of_job(time, usual_ns);
+        let time = self.interruptions.filter_job(time, usual_ns);
         let Some(ns) = self.costs.learn(&time) else { return };
         if unread_tokens <= UNREAD_TOKENS {
             if self.is_slow_by_size() {
@@ -335,12 +341,14 @@ impl DraftTime {
         }
     }
 
-    /// Starts in the middle of an answer, with a drafter that has not read so many committed tokens.
+    /// Starts in the middle of an answer, with a drafter that has not read so many committed
+    /// tokens.
     pub(crate) fn start(&mut self, unread_tokens: usize) {
         (self.begun, self.unread_tokens) = (true, unread_tokens);
     }
 
-    /// Returns what other methods can use of what is known of the drafter, and nothing of the target.
+    /// Returns what other methods can use of what is known of the drafter, and nothing of the
+    /// target.
     pub(crate) fn knowledge(&self) -> Knowledge {
         Knowledge {
             forward_ns: self.forward_ns.value(),
@@ -361,7 +369,8 @@ impl DraftTime {
         self.unread_tokens += tokens;
     }
 
-    /// Returns the estimated time, in nanoseconds, in which the drafter reads the tokens of its pause.
+    /// Returns the estimated time, in nanoseconds, in which the drafter reads the tokens of its
+    /// pause.
     pub(crate) fn catch_up_ns(&self) -> f64 {
         if self.is_slow_by_size() {
             return self.reading_ns(self.unread_tokens);
@@ -369,7 +378,8 @@ impl DraftTime {
         self.unread_tokens as f64 * self.catch_up_ns.value_or(0.0)
     }
 
-    /// Returns the estimated time, in nanoseconds, in which the drafter reads so many tokens that it missed.
+    /// Returns the estimated time, in nanoseconds, in which the drafter reads so many tokens that
+    /// it missed.
     pub(crate) fn reading_ns(&self, tokens: usize) -> f64 {
         let usual_ns = READING_SHARE * self.forward_ns.value_or(0.0);
         tokens as f64 * self.catch_up_ns.value_or(usual_ns)
@@ -382,10 +392,11 @@ impl DraftTime {
         self.costs.share_at_load(ns, tokens as f64)
     }
 
-    /// Returns how many draft tokens after the committed ones pay for the time that drafting them takes from the target, whose
-    /// passes take `slowdown` times as long while it drafts: those that are likely enough to be committed. `of_first`: for
-    /// `n` from 0, the probability that the first `n` are. `speed`: the committed tokens per nanosecond.
-    pub(crate) fn tokens_that_pay(&self, of_first: &[f64], slowdown: f64, speed: f64) -> usize {
+    /// Returns how many draft tokens after the committed ones pay for the time that drafting them
+    /// takes from the target, whose passes take `slowdown` times as long while it drafts: those
+    /// that are likely enough to be committed. `survival`: for `n` from 0, the probability that the
+    /// first `n` are. `speed`: the committed tokens per nanosecond.
+    pub(crate) fn tokens_that_pay(&self, survival: &[f64], slowdown: f64, speed: f64) -> usize {
         let per_forward = self.whole_forwards(1);
         let lost_ns = (1.0 - 1.0 / slowdown) * self.estimate_ns(per_forward) / per_forward as f64;
         if lost_ns <= 0.0 {
@@ -393,7 +404,7 @@ impl DraftTime {
         }
         let pays = |&probability: &f64| probability > lost_ns * speed;
         // Of tokens after the last of these, nothing is known.
-        let first = of_first.iter().skip(1).position(|probability| !pays(probability));
+        let first = survival.iter().skip(1).position(|probability| !pays(probability));
         first.map_or(usize::MAX, |count| self.whole_forwards(count.max(1)))
     }
 

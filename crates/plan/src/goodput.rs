@@ -1,10 +1,11 @@
-//! Whether sequences that share passes draft at all: what gives them more tokens per second together.
+//! Whether sequences that share passes draft at all: what gives them more tokens per second
+//! together.
 //!
-//! Among many sequences, a draft costs the others time, and sequences that draft are spread over several
-//! passes. So a sequence by itself cannot know whether drafting pays for all. This measures it: tokens per
-//! second of all sequences together, their *goodput* (*Optimizing Speculative Decoding for Serving Large
-//! Language Models Using Goodput*, Liu et al. 2024, arXiv 2406.14066), with drafts and without, for each
-//! level of the load.
+//! Among many sequences, a draft costs the others time, and sequences that draft are spread over
+//! several passes. So a sequence by itself cannot know whether drafting pays for all. This measures
+//! it: tokens per second of all sequences together, their *goodput* (*Optimizing Speculative
+//! Decoding for Serving Large Language Models Using Goodput*, Liu et al. 2024, arXiv 2406.14066),
+//! with drafts and without, for each level of the load.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -69,7 +70,8 @@ impl Default for Window {
     }
 }
 
-/// The tokens of each sequence before a window is measured. Rounds of the window before end in this time.
+/// The tokens of each sequence before a window is measured. Rounds of the window before end in this
+/// time.
 const SETTLING_TOKENS: f64 = 8.0;
 /// The tokens of each sequence that are measured.
 const MEASURED_TOKENS: f64 = 16.0;
@@ -83,7 +85,8 @@ const NEWEST: f64 = 0.3;
 const NEWEST_COUNT: f64 = 0.05;
 /// The number of sequences must be beyond a level by this factor to leave it.
 const HYSTERESIS: f64 = 1.1;
-/// A time without tokens that ends a window, in nanoseconds. In a long window, half of its length does.
+/// A time without tokens that ends a window, in nanoseconds. In a long window, half of its length
+/// does.
 const PAUSE_NS: u64 = 200_000_000;
 
 impl Goodput {
@@ -165,8 +168,8 @@ impl Level {
 mod tests {
     use super::*;
 
-    /// Simulates rounds of `sequences` sequences, which take so many nanoseconds for a token of each. Returns the
-    /// part of the rounds with drafts.
+    /// Simulates rounds of `sequences` sequences, which take so many nanoseconds for a token of
+    /// each. Returns the part of the rounds with drafts.
     fn run(goodput: &SharedGoodput, clock: &mut u64, sequences: u64, ns: [u64; 2]) -> f64 {
         let (rounds, mut drafted) = (10_000, 0);
         for _ in 0..rounds {

@@ -3,38 +3,41 @@
 use crate::decaying::DecayingMean;
 use crate::estimates::JobTime;
 
-/// Takes interruptions out of measured times, so that they are not taken for the cost of what was interrupted.
+/// Takes interruptions out of measured times, so that they are not taken for the cost of what was
+/// interrupted.
 ///
-/// Something that takes much longer than usual counts with its usual time, as long as that is rare. If it becomes frequent, it
-/// is a cost.
+/// Something that takes much longer than usual counts with its usual time, as long as that is rare.
+/// If it becomes frequent, it is a cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Interruptions {
     /// The number of interruptions that may be taken out at present.
     left: f64,
 }
 
-/// From so many usual times on, a time is an interruption.
+/// A time of at least this many usual times is an interruption.
 const UNUSUAL: f64 = 3.0;
-/// The interruptions that may be taken out one after another, those at first, and those for each usual time.
-const MOST: f64 = 8.0;
-const FIRST: f64 = 2.0;
-const SHARE: f64 = 0.1;
+/// The most interruptions that are taken out one after another.
+const MAX_FILTERED: f64 = 8.0;
+/// The interruptions that may be taken out before anything usual was measured.
+const INITIAL_FILTERED: f64 = 2.0;
+/// The interruptions that may be taken out for each usual time.
+const FILTERED_PER_TIME: f64 = 0.1;
 
 impl Default for Interruptions {
     fn default() -> Self {
-        Self { left: FIRST }
+        Self { left: INITIAL_FILTERED }
     }
 }
 
 impl Interruptions {
-    /// Returns a time without an interruption. `usual_ns`: the usual time, if it is known. `longest_ns`: a time that is not unusual
-    /// either.
+    /// Returns a time without an interruption. `usual_ns`: the usual time, if it is known.
+    /// `longest_ns`: a time that is not unusual either.
     fn without(&mut self, ns: f64, usual_ns: Option<f64>, longest_ns: f64) -> f64 {
         let is_unusual =
             |&usual_ns: &f64| usual_ns > 0.0 && ns > UNUSUAL * usual_ns.max(longest_ns);
         let usual_ns = usual_ns.filter(is_unusual);
         let Some(usual_ns) = usual_ns else {
-            self.left = (self.left + SHARE).min(MOST);
+            self.left = (self.left + FILTERED_PER_TIME).min(MAX_FILTERED);
             return ns;
         };
         if self.left < 1.0 {
@@ -44,16 +47,22 @@ impl Interruptions {
         usual_ns
     }
 
-    /// Returns the time of a step without an interruption, and adds it to the usual time of such steps. Some steps have a job that
-    /// takes up to `longest_ns`.
-    pub(crate) fn of_step(&mut self, ns: f64, usual: &mut DecayingMean, longest_ns: f64) -> f64 {
+    /// Returns the time of a step without an interruption, and adds it to the usual time of such
+    /// steps. Some steps have a job that takes up to `longest_ns`.
+    pub(crate) fn filter_step(
+        &mut self,
+        ns: f64,
+        usual: &mut DecayingMean,
+        longest_ns: f64,
+    ) -> f64 {
         let ns = self.without(ns, usual.value(), longest_ns);
         usual.add(ns);
         ns
     }
 
-    /// Returns the time of a job without an interruption. Those of jobs that share their passes stay as they are.
-    pub(crate) fn of_job(&mut self, time: &JobTime, usual_ns: Option<f64>) -> JobTime {
+    /// Returns the time of a job without an interruption. Those of jobs that share their passes
+    /// stay as they are.
+    pub(crate) fn filter_job(&mut self, time: &JobTime, usual_ns: Option<f64>) -> JobTime {
         if time.cost.batch_sequences > time.cost.passes {
             return *time;
         }

@@ -5,8 +5,8 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::estimates::BatchCosts;
 
-/// What a method has learned of the devices and of the text. Another method can predict its own speed from it, and
-/// start with it.
+/// What a method has learned of the devices and of the text. Another method can predict its own
+/// speed from it, and start with it.
 #[derive(Clone, Debug, Default)]
 pub struct Knowledge {
     /// The acceptance of the drafter's tokens; `None` if it is not known.
@@ -14,8 +14,8 @@ pub struct Knowledge {
     pub(crate) score_costs: BatchCosts,
     /// The time of a pass over one row while nothing is drafted, in nanoseconds.
     pub(crate) plain_ns: Option<f64>,
-    /// The time of such a pass while the drafter works, in times of a pass while it does not. It is above 1 if idle cores of the
-    /// drafter help the target.
+    /// The time of such a pass while the drafter works, in times of a pass while it does not. It is
+    /// above 1 if idle cores of the drafter help the target.
     pub(crate) slowdown: Option<f64>,
     /// The time between passes over one row in which nothing is computed, in nanoseconds.
     pub(crate) waited_ns: Option<f64>,
@@ -31,9 +31,10 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
-    /// Returns what a method with another drafter can use of it: what it says of the target. `unread_tokens`: the number of
-    /// committed tokens that the other drafter has not read. `forgets_acceptance`: whether that method also forgets its own acceptance, which
-    /// is about text that is long past.
+    /// Returns what a method with another drafter can use of it: what it says of the target.
+    /// `unread_tokens`: the number of committed tokens that the other drafter has not read.
+    /// `forgets_acceptance`: whether that method also forgets its own acceptance, which is about
+    /// text that is long past.
     #[must_use]
     pub fn for_other_drafter(&self, unread_tokens: usize, forgets_acceptance: bool) -> Self {
         Self {
@@ -47,15 +48,17 @@ impl Knowledge {
         }
     }
 
-    /// Returns what a method can use of it that has the same drafter on another device, where the drafter has not read
-    /// `unread_tokens` committed tokens. Times of drafts are estimates there until they are measured.
+    /// Returns what a method can use of it that has the same drafter on another device, where the
+    /// drafter has not read `unread_tokens` committed tokens. Times of drafts are estimates there
+    /// until they are measured.
     #[must_use]
     pub fn for_other_device(&self, unread_tokens: usize) -> Self {
         Self { unread_tokens, ..self.clone() }
     }
 
-    /// Returns the nanoseconds in which a drafter that was never measured is expected to read so many tokens, if its forward takes so
-    /// many passes of the target; 0 if nothing is known of the target.
+    /// Returns the nanoseconds in which a drafter that was never measured is expected to read so
+    /// many tokens, if its forward takes so many passes of the target; 0 if nothing is known of the
+    /// target.
     #[must_use]
     pub fn reading_ns(&self, tokens: usize, passes: f64) -> f64 {
         tokens as f64 * READING_SHARE * passes * self.plain_ns.unwrap_or(0.0)
@@ -73,23 +76,25 @@ impl Knowledge {
 pub struct Forecast {
     /// The time of a token, in nanoseconds.
     pub token_ns: f64,
-    /// Whether drafts are expected to be faster than the target alone. If not, the method would decode with the target alone,
-    /// as the others do while they pause, and `token_ns` is the target's.
+    /// Whether drafts are expected to be faster than the target alone. If not, the method would
+    /// decode with the target alone, as the others do while they pause, and `token_ns` is the
+    /// target's.
     pub drafts: bool,
     /// The time of a token of the target alone, in nanoseconds.
     pub alone_ns: f64,
-    /// The time to read what other methods have committed, in nanoseconds, before it works at its usual speed.
+    /// The time to read what other methods have committed, in nanoseconds, before it works at its
+    /// usual speed.
     pub start_ns: f64,
     /// The time of a token meanwhile; infinite if the target waits.
     pub starting_ns: f64,
-    /// Whether it pauses by itself while drafts are not faster than the target alone. With a fixed number of draft tokens, it does
-    /// not.
+    /// Whether it pauses by itself while drafts are not faster than the target alone. With a fixed
+    /// number of draft tokens, it does not.
     pub can_pause: bool,
 }
 
 impl Forecast {
-    /// Creates a forecast with drafts if they are faster than the target alone or, with a length that is not automatic, in any case.
-    /// `speed`: the tokens per nanosecond with drafts.
+    /// Creates a forecast with drafts if they are faster than the target alone or, with a length
+    /// that is not automatic, in any case. `speed`: the tokens per nanosecond with drafts.
     pub(crate) fn new(length: DraftLength, speed: f64, alone_ns: f64, start_ns: f64) -> Self {
         let can_pause = length == DraftLength::Auto;
         let drafts = !can_pause || speed * alone_ns > LEAST_GAIN;
@@ -97,8 +102,8 @@ impl Forecast {
         Self { token_ns, drafts, alone_ns, start_ns, starting_ns: f64::INFINITY, can_pause }
     }
 
-    /// Returns the same of a method whose target goes on while its drafter and its replicas read, in `token_ns` nanoseconds for
-    /// a token.
+    /// Returns the same of a method whose target goes on while its drafter and its replicas read,
+    /// in `token_ns` nanoseconds for a token.
     pub(crate) fn starting_at(self, token_ns: f64) -> Self {
         Self { starting_ns: token_ns, ..self }
     }
@@ -107,24 +112,26 @@ impl Forecast {
 /// What remains of a slowdown beyond 1 after a forecast while another method is used.
 const KEPT_SLOWDOWN: f64 = 0.997;
 
-/// Returns a slowdown after a forecast while another method is used. It was measured in few passes, and other load may have been its
-/// cause, so it fades, and is measured again after a long time.
+/// Returns a slowdown after a forecast while another method is used. It was measured in few passes,
+/// and other load may have been its cause, so it fades, and is measured again after a long time.
 pub(crate) fn faded(slowdown: f64) -> f64 {
     1.0 + KEPT_SLOWDOWN * (slowdown - 1.0)
 }
 
 /// The factor by which drafts must be faster.
 const LEAST_GAIN: f64 = 1.005;
-/// The time in which a drafter or a target reads a token, as a share of a pass over one row, if it was not measured.
+/// The time in which a drafter or a target reads a token, as a share of a pass over one row, if it
+/// was not measured.
 pub(crate) const READING_SHARE: f64 = 0.03;
-/// The number of tokens, at least, that a drafter reads after a pause if that shows the time of each. With fewer, the first
-/// draft after a round without one takes longer for other reasons, such as cold caches.
+/// The number of tokens, at least, that a drafter reads after a pause if that shows the time of
+/// each. With fewer, the first draft after a round without one takes longer for other reasons, such
+/// as cold caches.
 pub(crate) const READ_TOKENS: usize = 8;
 
 #[cfg(test)]
 impl Knowledge {
-    /// Returns knowledge of a target that takes `plain_ns` for a pass, and of a drafter that takes a tenth of it for a
-    /// token and has not read 40 tokens.
+    /// Returns knowledge of a target that takes `plain_ns` for a pass, and of a drafter that takes
+    /// a tenth of it for a token and has not read 40 tokens.
     pub(crate) fn of_target(plain_ns: f64) -> Self {
         let mut rows = CostCurve::default();
         rows.adopt([(1, 0.01 * plain_ns), (8, 0.08 * plain_ns)].into_iter());
@@ -152,7 +159,8 @@ mod tests {
     use crate::{DsiLookahead, JobObserver, PearlDraftLength, Policy, SpeculativeDraftLength};
     use forerun_core::DraftShape;
 
-    /// Returns policies that have adopted the knowledge of targets with these times, one after another.
+    /// Returns policies that have adopted the knowledge of targets with these times, one after
+    /// another.
     fn adopted(times: &[f64]) -> (SpeculativeDraftLength, PearlDraftLength, DsiLookahead) {
         let shape = DraftShape::Chain { length: 8 };
         let mut speculative = SpeculativeDraftLength::new(shape, DraftLength::Auto);
@@ -182,7 +190,8 @@ mod tests {
         }
     }
 
-    /// With a fixed length, what is drafted does not follow the estimates, and drafts go on while they are slower.
+    /// With a fixed length, what is drafted does not follow the estimates, and drafts go on while
+    /// they are slower.
     #[test]
     fn forecasts_of_fixed_lengths_are_about_these_lengths() {
         let forecasts = |length, mode, rejects: bool| {
@@ -272,7 +281,8 @@ mod tests {
         }
     }
 
-    /// A job of DSI shows more rows than one, and the times of others must not hide what it has measured.
+    /// A job of DSI shows more rows than one, and the times of others must not hide what it has
+    /// measured.
     #[test]
     fn adopted_rows_cost_more_while_drafting_too() {
         let (_, _, mut dsi) = adopted(&[1e6]);

@@ -1,11 +1,12 @@
 //! What drafting has cost so far, compared with the target alone, and what it may still cost.
 
-/// An account of the time that drafting has lost or gained. It keeps the promise that decoding is never much
-/// slower than the target alone, whatever the estimates say.
+/// An account of the time that drafting has lost or gained. It keeps the promise that decoding is
+/// never much slower than the target alone, whatever the estimates say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Ledger {
     elapsed_ns: f64,
-    /// The time by which drafting was slower than the target alone, minus the time by which it was faster.
+    /// The time by which drafting was slower than the target alone, minus the time by which it was
+    /// faster.
     lost_ns: f64,
     /// The time that trials have lost, less what trials of several steps have gained since.
     trials_ns: f64,
@@ -20,11 +21,12 @@ const TRIAL_SHARE: f64 = 0.006;
 const GAIN_SHARE: f64 = 0.05;
 /// The passes that trials may lose at first.
 const TRIAL_PASSES: f64 = 4.0;
-/// The share of the time that drafting may lose altogether, and the passes that it may lose at first.
+/// The share of the time that drafting may lose altogether, and the passes that it may lose at
+/// first.
 const LOSS_SHARE: f64 = 0.008;
 const LOSS_PASSES: f64 = 14.0;
-/// The share of the time that catching up may take for each time that a trial might double the speed, and the passes that it may take
-/// at first: as many as a trial may lose.
+/// The share of the time that catching up may take for each time that a trial might double the
+/// speed, and the passes that it may take at first: as many as a trial may lose.
 const CATCH_UP_SHARE: f64 = 0.007;
 const CATCH_UP_GAIN: f64 = 3.0;
 const CATCH_UP_PASSES: f64 = TRIAL_PASSES;
@@ -37,7 +39,8 @@ impl Ledger {
         self.elapsed_ns += ns;
     }
 
-    /// Counts a step with drafts, in which the target alone would have taken `alone_ns` for the same tokens.
+    /// Counts a step with drafts, in which the target alone would have taken `alone_ns` for the
+    /// same tokens.
     pub(crate) fn add_drafting(&mut self, ns: f64, alone_ns: f64, is_trial: bool) {
         let lost_ns = ns - alone_ns;
         self.elapsed_ns += ns;
@@ -63,8 +66,8 @@ impl Ledger {
         self.catch_up_ns += ns;
     }
 
-    /// Returns whether a trial may take `ns` to catch up. `speedup`: what it might reach at best; infinite if that is not
-    /// known, which counts as twice the speed.
+    /// Returns whether a trial may take `ns` to catch up. `speedup`: what it might reach at best;
+    /// infinite if that is not known, which counts as twice the speed.
     pub(crate) fn may_catch_up(&self, ns: f64, speedup: f64, pass_ns: f64) -> bool {
         let gain = if speedup.is_finite() { speedup - 1.0 } else { 1.0 };
         let gain = gain.clamp(0.0, CATCH_UP_GAIN);
@@ -79,8 +82,9 @@ impl Ledger {
         self.lost_ns <= LOSS_SHARE * self.elapsed_ns + LOSS_PASSES * pass_ns
     }
 
-    /// Returns whether another trial may begin although the last ones have lost, because estimates see a gain: if drafting in all has not
-    /// lost more than trials may. `pass_ns`: the time of a pass of the target alone.
+    /// Returns whether another trial may begin although the last ones have lost, because estimates
+    /// see a gain: if drafting in all has not lost more than trials may. `pass_ns`: the time of a
+    /// pass of the target alone.
     pub(crate) fn may_try_again(&self, pass_ns: f64) -> bool {
         self.lost_ns <= TRIAL_SHARE * self.elapsed_ns + TRIAL_PASSES * pass_ns
     }

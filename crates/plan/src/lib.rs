@@ -1,7 +1,8 @@
-//! How much and whether to draft: draft lengths, trees, pauses, and the goodput of sequences that share passes.
+//! How much and whether to draft: draft lengths, trees, pauses, and the goodput of sequences that
+//! share passes.
 //!
-//! There are no clocks, threads or models here. Decoders report what jobs took and which tokens were accepted, and ask
-//! what to do next.
+//! There are no clocks, threads or models here. Decoders report what jobs took and which tokens
+//! were accepted, and ask what to do next.
 
 mod acceptance;
 mod confidence;

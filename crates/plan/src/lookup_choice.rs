@@ -1,11 +1,11 @@
 //! Whether to draft the guess of a lookup of earlier text in place of the drafter's draft.
 //!
-//! *SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications*, Oliaro et al. 2025, arXiv 2411.04975: its
-//! hybrid with a drafter takes the guess if its score is above a threshold, which should be near the number of tokens that
-//! the drafter has accepted.
+//! *SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications*, Oliaro et al. 2025,
+//! arXiv 2411.04975: its hybrid with a drafter takes the guess if its score is above a threshold,
+//! which should be near the number of tokens that the drafter has accepted.
 //!
-//! Deviation: nothing has to be set. The threshold is what the drafter had accepted in this answer, and scores are
-//! translated to acceptance by how right the guesses with such scores were.
+//! Deviation: nothing has to be set. The threshold is what the drafter had accepted in this answer,
+//! and scores are translated to acceptance by how right the guesses with such scores were.
 
 use crate::decaying::Share;
 
@@ -41,30 +41,34 @@ impl Default for LookupChoice {
 }
 
 impl LookupChoice {
-    /// Returns the rate at which the tokens of a guess with this score are expected to be accepted, one after another.
+    /// Returns the rate at which the tokens of a guess with this score are expected to be accepted,
+    /// one after another.
     #[must_use]
     pub fn rate(&self, score: f64) -> f64 {
         let class = class_of(score);
         self.rates[class].value(RATES[class], RATE_TOKENS)
     }
 
-    /// Returns how many tokens of a guess with this rate are worth their rows, as far as times are not known.
+    /// Returns how many tokens of a guess with this rate are worth their rows, as far as times are
+    /// not known.
     #[must_use]
     pub fn length(rate: f64) -> usize {
         let chances = std::iter::successors(Some(rate), |chance| Some(chance * rate));
         chances.take(LONGEST).take_while(|&chance| chance >= LEAST_CHANCE).count()
     }
 
-    /// Returns whether a round with the first `length` tokens of a guess with this rate is expected to have at least as many
-    /// tokens as the drafter. `drafter_tokens` is how many the drafter is expected to have in the time of that round; `None`
-    /// compares with a round of the drafter's instead.
+    /// Returns whether a round with the first `length` tokens of a guess with this rate is expected
+    /// to have at least as many tokens as the drafter. `drafter_tokens` is how many the drafter is
+    /// expected to have in the time of that round; `None` compares with a round of the drafter's
+    /// instead.
     #[must_use]
     pub fn prefers_guess(&self, rate: f64, length: usize, drafter_tokens: Option<f64>) -> bool {
         let of_round = || 1.0 + self.drafter.value(DRAFTER_TOKENS, 1.0);
         1.0 + accepted_of(rate, length) >= drafter_tokens.unwrap_or_else(of_round)
     }
 
-    /// Learns how many tokens of a guess were those of the text, and whether the next one was another.
+    /// Learns how many tokens of a guess were those of the text, and whether the next one was
+    /// another.
     pub fn observe_guess(&mut self, score: f64, right: usize, is_wrong_then: bool) {
         let tested = right + usize::from(is_wrong_then);
         self.rates[class_of(score)].add(right as f64, tested as f64);
@@ -83,7 +87,8 @@ fn class_of(score: f64) -> usize {
     (score.max(1.0).log2() as usize).min(CLASSES - 1)
 }
 
-/// Returns the expected number of accepted tokens of `length`, if each that is tested is accepted at this rate.
+/// Returns the expected number of accepted tokens of `length`, if each that is tested is accepted
+/// at this rate.
 pub(crate) fn accepted_of(rate: f64, length: usize) -> f64 {
     (0..length).rev().fold(0.0, |accepted, _| rate * (1.0 + accepted))
 }

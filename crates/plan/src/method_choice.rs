@@ -11,17 +11,19 @@ pub enum StepKind {
     Alone,
     /// Drafts were requested.
     Drafted,
-    /// The target verified guesses from earlier text instead of drafts, which shows nothing of the method or its drafter.
+    /// The target verified guesses from earlier text instead of drafts, which shows nothing of the
+    /// method or its drafter.
     LookedUp,
 }
 
 /// Chooses the method with the least expected time of a token.
 ///
-/// Each method predicts its time from what is known of costs and acceptance. While it is used, its measured time is
-/// compared with the prediction, and the ratio corrects later ones. So a method that cannot be faster is never tried.
-/// One that is expected to be faster is used, and left again if it is not. Methods that predict nothing, and those
-/// that are nearly as fast, are tried now and then, as far as an account of lost time allows. A method with a drafter of which
-/// nothing is known predicts nothing.
+/// Each method predicts its time from what is known of costs and acceptance. While it is used, its
+/// measured time is compared with the prediction, and the ratio corrects later ones. So a method
+/// that cannot be faster is never tried. One that is expected to be faster is used, and left again
+/// if it is not. Methods that predict nothing, and those that are nearly as fast, are tried now and
+/// then, as far as an account of lost time allows. A method with a drafter of which nothing is
+/// known predicts nothing.
 #[derive(Clone, Debug)]
 pub struct MethodChoice {
     candidates: Vec<Candidate>,
@@ -65,14 +67,15 @@ struct Candidate {
     weight: f64,
     /// The mean of its latest predictions.
     outlook: Speed,
-    /// Whether it expects to draft, the time before it works at its usual speed, and the time of a token meanwhile.
+    /// Whether it expects to draft, the time before it works at its usual speed, and the time of a
+    /// token meanwhile.
     drafts: bool,
     start_ns: f64,
     starting_ns: f64,
     /// Whether it pauses by itself while drafts are not faster than the target alone.
     can_pause: bool,
-    /// The number of its latest forecasts in which it expected to be no faster than the target alone, and the time of a token of
-    /// that.
+    /// The number of its latest forecasts in which it expected to be no faster than the target
+    /// alone, and the time of a token of that.
     paused_steps: u32,
     alone_ns: f64,
     /// The number of its latest steps in which nothing was drafted, because it paused by itself.
@@ -106,23 +109,26 @@ impl Default for Candidate {
     }
 }
 
-/// The weight of a step's speed compared with the one after it. A change costs the drafts in flight, so chance must not
-/// cause it.
+/// The weight of a step's speed compared with the one after it. A change costs the drafts in
+/// flight, so chance must not cause it.
 const SPEED_DECAY: f64 = 0.985;
 /// The weight of a step's prediction compared with the one after it.
 const OUTLOOK_DECAY: f64 = 0.93;
 /// The weight of a correction compared with one step later, while another candidate is used.
 const CORRECTION_DECAY: f64 = 0.995;
-/// The number of steps that a prediction without a correction is worth. With fewer, a few rejections in a row would be taken
-/// for a slow method.
+/// The number of steps that a prediction without a correction is worth. With fewer, a few
+/// rejections in a row would be taken for a slow method.
 const PREDICTION_STEPS: f64 = 50.0;
-/// The number of steps without drafts after which a candidate has paused, although it predicts to be faster.
+/// The number of steps without drafts after which a candidate has paused, although it predicts to
+/// be faster.
 const ALONE_STEPS: u32 = 32;
-/// The number of steps that a correction is worth after such a pause, and after a trial that has lost too much.
+/// The number of steps that a correction is worth after such a pause, and after a trial that has
+/// lost too much.
 const CERTAIN_STEPS: f64 = 200.0;
 /// Steps at the beginning of a turn that do not show a candidate's speed.
 const SETTLING_STEPS: u32 = 2;
-/// The same of the first turn of a candidate that predicts nothing, because it measures whether to draft at all.
+/// The same of the first turn of a candidate that predicts nothing, because it measures whether to
+/// draft at all.
 const FIRST_SETTLING_STEPS: u32 = 20;
 /// The number of forecasts without a gain after which the first candidate goes on.
 const PAUSED_STEPS: u32 = 4;
@@ -132,8 +138,8 @@ const TRIAL_STEPS: u32 = 32;
 const FORECAST_EVERY: u32 = 4;
 /// After so many steps of a new drafter's trial, its expected time may be too long by a factor of 2. The doubt shrinks with further steps.
 const DOUBTED_STEPS: f64 = 2.0;
-/// A trial ends early if it has lost the time of so many tokens once its candidate has settled, unless that is still expected to
-/// be the fastest: a few rejections in a row cost as much.
+/// A trial ends early if it has lost the time of so many tokens once its candidate has settled,
+/// unless that is still expected to be the fastest: a few rejections in a row cost as much.
 const TRIAL_LOSS: f64 = 8.0;
 /// A trial loses the time of so many tokens at most.
 const MOST_TRIAL_LOSS: f64 = 16.0;
@@ -145,7 +151,8 @@ const GAIN_SHARE: f64 = 0.02;
 const MIN_GAIN: f64 = 1.03;
 /// The number of tokens in which a change must pay for its start.
 const HORIZON: f64 = 256.0;
-/// Changes may lose the time of so many tokens, in addition to the share of trials, and what is gained with so many tokens.
+/// Changes may lose the time of so many tokens, in addition to the share of trials, and what is
+/// gained with so many tokens.
 const CHANGE_LOSS: f64 = 12.0;
 const GAIN_TOKENS: f64 = 24.0;
 
@@ -169,8 +176,8 @@ impl Candidate {
         (ratio * self.weight + PREDICTION_STEPS) / (self.weight + PREDICTION_STEPS)
     }
 
-    /// Learns whether a step had no drafts. If it has decoded for long with the target alone, although it predicted to be faster,
-    /// its measured speed counts more than what it predicts.
+    /// Learns whether a step had no drafts. If it has decoded for long with the target alone,
+    /// although it predicted to be faster, its measured speed counts more than what it predicts.
     fn observe_drafting(&mut self, is_alone: bool) {
         self.alone_steps = if is_alone && self.drafts { self.alone_steps + 1 } else { 0 };
         if self.alone_steps == ALONE_STEPS {
@@ -186,7 +193,8 @@ impl Candidate {
         (self.weight, self.turns) = (0.0, 0);
     }
 
-    /// Returns how much of `ns` nanoseconds of its start is lost, compared with a method that takes `token_ns` for a token.
+    /// Returns how much of `ns` nanoseconds of its start is lost, compared with a method that takes
+    /// `token_ns` for a token.
     fn start_loss_ns(&self, ns: f64, token_ns: f64) -> f64 {
         ns * (1.0 - token_ns / self.starting_ns).max(0.0)
     }
@@ -198,7 +206,8 @@ impl Candidate {
 }
 
 impl MethodChoice {
-    /// Creates a choice between methods with these drafters, at least one. It begins with the first.
+    /// Creates a choice between methods with these drafters, at least one. It begins with the
+    /// first.
     ///
     /// # Panics
     /// If there is none.
@@ -241,23 +250,25 @@ impl MethodChoice {
         self.current
     }
 
-    /// Expects that a candidate which predicts nothing takes `start_ns` nanoseconds before it works at its usual speed, and
-    /// `starting_ns` for a token meanwhile (infinite if the target waits).
+    /// Expects that a candidate which predicts nothing takes `start_ns` nanoseconds before it works
+    /// at its usual speed, and `starting_ns` for a token meanwhile (infinite if the target waits).
     pub fn expect_start(&mut self, candidate: usize, start_ns: f64, starting_ns: f64) {
         let candidate = &mut self.candidates[candidate];
         (candidate.start_ns, candidate.starting_ns) = (start_ns, starting_ns);
     }
 
-    /// Excludes a candidate from the rest of the answer, because its drafter has failed. If it is the current one, the next observation
-    /// changes to another one that is not excluded, if there is one.
+    /// Excludes a candidate from the rest of the answer, because its drafter has failed. If it is
+    /// the current one, the next observation changes to another one that is not excluded, if there
+    /// is one.
     pub fn exclude(&mut self, candidate: usize) {
         self.candidates[candidate].is_excluded = true;
     }
 
-    /// Returns whether new forecasts are worth their time after the next step. Otherwise the last ones do.
+    /// Returns whether new forecasts are worth their time after the next step. Otherwise the last
+    /// ones do.
     ///
-    /// Forecasts of three methods take some microseconds, in which a small model could go on. After the first steps of a
-    /// turn they change slowly.
+    /// Forecasts of three methods take some microseconds, in which a small model could go on. After
+    /// the first steps of a turn they change slowly.
     #[must_use]
     pub fn needs_forecasts(&self) -> bool {
         if self.candidates.iter().all(|candidate| candidate.is_excluded) {
@@ -281,9 +292,9 @@ impl MethodChoice {
         next
     }
 
-    /// Learns that a step of the current candidate has committed `tokens` tokens at `now_ns`, and chooses
-    /// the candidate of the next step. `forecasts`: what each candidate expects, if it can say. An answer's first step, which
-    /// computes the prompt, only starts the clock.
+    /// Learns that a step of the current candidate has committed `tokens` tokens at `now_ns`, and
+    /// chooses the candidate of the next step. `forecasts`: what each candidate expects, if it can
+    /// say. An answer's first step, which computes the prompt, only starts the clock.
     pub fn observe(
         &mut self,
         tokens: usize,
@@ -316,7 +327,7 @@ impl MethodChoice {
         }
         let Some(last_ns) = last_ns else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
-        let ns = self.interruptions.of_step(ns, &mut self.step_ns, 0.0);
+        let ns = self.interruptions.filter_step(ns, &mut self.step_ns, 0.0);
         self.elapsed_ns += ns;
         if kind == StepKind::LookedUp {
             return;
@@ -337,8 +348,8 @@ impl MethodChoice {
         let has_settled = self.learn(tokens, ns, forecasts);
         let is_alone = kind == StepKind::Alone;
         self.candidates[self.current].observe_drafting(is_alone && has_settled);
-        let pauses = self.pauses();
-        let lost_tokens = self.book_loss(tokens, ns, starting_ns, has_settled);
+        let pauses = self.should_pause();
+        let lost_tokens = self.record_loss(tokens, ns, starting_ns, has_settled);
         if !self.is_trial {
             return if pauses { self.pause() } else { self.choose() };
         }
@@ -368,7 +379,8 @@ impl MethodChoice {
         }
     }
 
-    /// Goes on with the fastest candidate that is not excluded, or with the first one if no speed is known.
+    /// Goes on with the fastest candidate that is not excluded, or with the first one if no speed
+    /// is known.
     fn leave_failed(&mut self) {
         let first = self.candidates.iter().position(|candidate| !candidate.is_excluded);
         let next = self.fastest_other().map(|(other, _)| other).or(first);
@@ -377,9 +389,10 @@ impl MethodChoice {
         }
     }
 
-    /// Counts what a step has lost. Returns how many tokens a trial could have had in the time that it has lost, apart from
-    /// the `starting_ns` nanoseconds of the step that its start was expected to take.
-    fn book_loss(&mut self, tokens: usize, ns: f64, starting_ns: f64, has_settled: bool) -> f64 {
+    /// Counts what a step has lost. Returns how many tokens a trial could have had in the time that
+    /// it has lost, apart from the `starting_ns` nanoseconds of the step that its start was
+    /// expected to take.
+    fn record_loss(&mut self, tokens: usize, ns: f64, starting_ns: f64, has_settled: bool) -> f64 {
         let Some(best_ns) = self.best_ns(has_settled) else { return 0.0 };
         let lost_ns = ns - tokens as f64 * best_ns;
         let start_ns = self.candidates[self.current].start_loss_ns(starting_ns, best_ns);
@@ -424,7 +437,9 @@ impl MethodChoice {
         // The fastest one of all may have to read for too long.
         let others = self.known_others();
         let worthy = others.filter(|&(at, ns)| self.is_worth_changing(at, ns, current_ns));
-        let fastest = worthy.min_by(|a, b| self.with_start(*a).total_cmp(&self.with_start(*b)));
+        let fastest = worthy.min_by(|a, b| {
+            self.token_ns_with_startup(*a).total_cmp(&self.token_ns_with_startup(*b))
+        });
         if let Some((faster, _)) = fastest {
             self.candidates[faster].turns += 1;
             return self.begin(faster, true);
@@ -454,8 +469,8 @@ impl MethodChoice {
         }
     }
 
-    /// Returns whether a candidate is expected to be faster than the current one, also with what the change costs, and
-    /// whether changes have not lost too much.
+    /// Returns whether a candidate is expected to be faster than the current one, also with what
+    /// the change costs, and whether changes have not lost too much.
     fn is_worth_changing(&self, other: usize, token_ns: f64, current_ns: f64) -> bool {
         let other = &self.candidates[other];
         let start_ns = other.start_loss_ns(other.start_ns, current_ns);
@@ -470,9 +485,10 @@ impl MethodChoice {
         TRIAL_SHARE * self.elapsed_ns + CHANGE_LOSS * current_ns
     }
 
-    /// Returns whether the current candidate expects to be no faster than the target alone, as it has for some steps, or does not
-    /// draft. Then the first candidate with its drafter is used: it learns with the least effort when drafts pay again.
-    fn pauses(&self) -> bool {
+    /// Returns whether the current candidate expects to be no faster than the target alone, as it
+    /// has for some steps, or does not draft. Then the first candidate with its drafter is used: it
+    /// learns with the least effort when drafts pay again.
+    fn should_pause(&self) -> bool {
         let current = &self.candidates[self.current];
         let alone_ns = current.alone_ns;
         let least = if self.is_trial { SETTLING_STEPS } else { PAUSED_STEPS };
@@ -484,9 +500,10 @@ impl MethodChoice {
                     && current.token_ns().is_some_and(|ns| ns > alone_ns / MIN_GAIN))
     }
 
-    /// Returns whether the candidate on trial, which was expected to be faster, expects less by now. Measured speeds of so few
-    /// steps do not count, because the number of tokens of a step varies. Nor do small differences if its drafter was unknown, before
-    /// enough of its tokens are tested.
+    /// Returns whether the candidate on trial, which was expected to be faster, expects less by
+    /// now. Measured speeds of so few steps do not count, because the number of tokens of a step
+    /// varies. Nor do small differences if its drafter was unknown, before enough of its tokens are
+    /// tested.
     fn expects_less(&self) -> bool {
         let own_ns = self.candidates[self.current].outlook.token_ns();
         let own_ns = own_ns.map(|ns| ns * self.trial_correction);
@@ -510,7 +527,8 @@ impl MethodChoice {
         self.step_ns = DecayingMean::default();
     }
 
-    /// Uses the fastest candidate, if that is faster by the factor [`MIN_GAIN`]. Otherwise a trial that `is_over` ends.
+    /// Uses the fastest candidate, if that is faster by the factor [`MIN_GAIN`]. Otherwise a trial
+    /// that `is_over` ends.
     fn use_best(&mut self, is_over: bool) {
         let own_ns = self.candidates[self.current].token_ns();
         let other = self
@@ -522,8 +540,9 @@ impl MethodChoice {
         }
     }
 
-    /// Returns the time of a token with which the last step is compared: in a trial, that of the best rival. Without one, nothing
-    /// is lost. The first steps after a trial may be slower than usual, because a change costs the drafts in flight.
+    /// Returns the time of a token with which the last step is compared: in a trial, that of the
+    /// best rival. Without one, nothing is lost. The first steps after a trial may be slower than
+    /// usual, because a change costs the drafts in flight.
     fn best_ns(&self, has_settled: bool) -> Option<f64> {
         match (self.is_trial, has_settled) {
             (true, _) => self.rival_ns(),
@@ -532,7 +551,8 @@ impl MethodChoice {
         }
     }
 
-    /// Returns the least expected time of a token with another candidate, or with the target alone if methods pause.
+    /// Returns the least expected time of a token with another candidate, or with the target alone
+    /// if methods pause.
     fn rival_ns(&self) -> Option<f64> {
         let current = &self.candidates[self.current];
         let alone_ns = Some(current.alone_ns).filter(|&ns| ns > 0.0 && current.can_pause);
@@ -540,14 +560,16 @@ impl MethodChoice {
         other_ns.into_iter().chain(alone_ns).min_by(f64::total_cmp)
     }
 
-    /// Returns the fastest other candidate whose speed is known, and the nanoseconds of a token with those of its start.
+    /// Returns the fastest other candidate whose speed is known, and the nanoseconds of a token
+    /// with those of its start.
     fn fastest_other(&self) -> Option<(usize, f64)> {
-        let others = self.known_others().map(|other| (other.0, self.with_start(other)));
+        let others = self.known_others().map(|other| (other.0, self.token_ns_with_startup(other)));
         others.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Returns the nanoseconds of a token of a candidate, with the time that its start loses in the tokens after it.
-    fn with_start(&self, (at, token_ns): (usize, f64)) -> f64 {
+    /// Returns the nanoseconds of a token of a candidate, with the time that its start loses in the
+    /// tokens after it.
+    fn token_ns_with_startup(&self, (at, token_ns): (usize, f64)) -> f64 {
         let candidate = &self.candidates[at];
         token_ns + candidate.start_loss_ns(candidate.start_ns, token_ns) / HORIZON
     }
@@ -566,14 +588,15 @@ mod tests {
     use super::*;
     use crate::DraftLength;
 
-    /// Returns the forecast of a method that starts at once, if the target takes 1,000 ns for a token.
+    /// Returns the forecast of a method that starts at once, if the target takes 1,000 ns for a
+    /// token.
     fn expects(token_ns: f64, drafts: bool) -> Forecast {
         let (alone_ns, start_ns, starting_ns) = (1_000.0, 0.0, f64::INFINITY);
         Forecast { token_ns, drafts, alone_ns, start_ns, starting_ns, can_pause: true }
     }
 
-    /// Decodes `tokens` tokens. `token_ns(candidate, position)` is the time of a token. Returns the time, and
-    /// the number of tokens of each candidate.
+    /// Decodes `tokens` tokens. `token_ns(candidate, position)` is the time of a token. Returns the
+    /// time, and the number of tokens of each candidate.
     fn decode(
         choice: &mut MethodChoice,
         tokens: usize,
@@ -657,8 +680,8 @@ mod tests {
         assert_eq!((next.current, next.last_ns, next.is_trial), (2, None, false));
     }
 
-    /// Decodes 4,000 tokens of 1,000 ns with the first candidate. The second one predicts `token_ns` and reads for `start_ns` first,
-    /// and takes `real_ns`. Returns the tokens of both.
+    /// Decodes 4,000 tokens of 1,000 ns with the first candidate. The second one predicts
+    /// `token_ns` and reads for `start_ns` first, and takes `real_ns`. Returns the tokens of both.
     fn decode_predicted(second: Forecast, real_ns: u64) -> Vec<usize> {
         let (mut choice, mut now, mut by) = (MethodChoice::new(&[0; 2]), 0, vec![0; 2]);
         let first = expects(1_000.0, true);
@@ -716,8 +739,9 @@ mod tests {
         assert_eq!(choice.current, 0);
     }
 
-    /// The first method's drafts are slower than it expects, so it pauses. Then it is as fast as the target alone, and the second
-    /// one, which would be hardly faster, must not take turns with it.
+    /// The first method's drafts are slower than it expects, so it pauses. Then it is as fast as
+    /// the target alone, and the second one, which would be hardly faster, must not take turns with
+    /// it.
     #[test]
     fn a_method_that_pauses_is_as_fast_as_the_target_alone() {
         let mut choice = MethodChoice::new(&[0; 2]);
@@ -756,7 +780,8 @@ mod tests {
         assert!((1..200).contains(&by[1]), "{by:?}");
     }
 
-    /// The second method has to read text first. Meanwhile it is as fast as the target alone, and so is the first one.
+    /// The second method has to read text first. Meanwhile it is as fast as the target alone, and
+    /// so is the first one.
     #[test]
     fn reading_costs_nothing_if_the_target_goes_on() {
         let decode = |starting_ns| {
@@ -782,7 +807,8 @@ mod tests {
         assert_eq!(decode(f64::INFINITY).0, 0, "the target would wait");
     }
 
-    /// Two methods with a drafter each. The second drafter is better, but first tried by chance, and forgotten again and again.
+    /// Two methods with a drafter each. The second drafter is better, but first tried by chance,
+    /// and forgotten again and again.
     #[test]
     fn unknown_drafters_are_tried() {
         let decode = |second_ns: f64, doubts: f64| {
@@ -912,7 +938,8 @@ mod tests {
         }
     }
 
-    /// Half of the expected time of reading is enough. The rest is no credit for drafts that are slow.
+    /// Half of the expected time of reading is enough. The rest is no credit for drafts that are
+    /// slow.
     #[test]
     fn a_start_that_is_shorter_than_expected_is_no_credit() {
         let mut choice = MethodChoice::new(&[0, 1]);

@@ -25,8 +25,8 @@ impl Outlook {
         Self { states: [0.0, 1.0], stays: [1.0; 2], best, others }
     }
 
-    /// Returns the probability that a path is accepted if it goes on with the candidate of a rank. `position` is that
-    /// of the candidate.
+    /// Returns the probability that a path is accepted if it goes on with the candidate of a rank.
+    /// `position` is that of the candidate.
     pub(crate) fn with_candidate(
         &self,
         path: PathStates,
@@ -46,16 +46,16 @@ impl Outlook {
         }
     }
 
-    /// Returns, for `n` from 0 to `length`, the probability that the best candidates for the first `n` positions are
-    /// accepted.
-    pub(crate) fn of_first(&self, length: usize) -> Vec<f64> {
+    /// Returns, for `n` from 0 to `length`, the probability that the best candidates for the first
+    /// `n` positions are accepted.
+    pub(crate) fn survival(&self, length: usize) -> Vec<f64> {
         let mut path = self.states;
-        let mut of_first = vec![1.0];
+        let mut survival = vec![1.0];
         for position in 0..length.min(self.best.len()) {
             path = self.with_candidate(path, position, 0);
-            of_first.push(path[0] + path[1]);
+            survival.push(path[0] + path[1]);
         }
-        of_first
+        survival
     }
 
     /// Returns the expected tokens of a round with a tree of ranked candidates

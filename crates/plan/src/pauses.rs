@@ -1,8 +1,8 @@
 //! When drafting during verification pauses: while it makes decoding slower than the target alone.
 //!
-//! Drafts that are wrong cost nothing if the drafter's devices have no other use. But cores can help the target
-//! instead, and rows of wrong drafts make its passes longer. So this compares measured speeds, in tokens per
-//! nanosecond of the answer, and needs no model of the devices.
+//! Drafts that are wrong cost nothing if the drafter's devices have no other use. But cores can
+//! help the target instead, and rows of wrong drafts make its passes longer. So this compares
+//! measured speeds, in tokens per nanosecond of the answer, and needs no model of the devices.
 
 use crate::decaying::{DecayingMean, Speed};
 use crate::interruptions::Interruptions;
@@ -10,15 +10,16 @@ use crate::ledger::Ledger;
 
 /// Decides whether to draft, from the measured speeds with drafts and without.
 ///
-/// It measures the speed without drafts first, and then tries to draft. It goes on while that is faster, or while estimates of
-/// acceptance and times say so and it has not lost much: the speed of a few rounds is mostly luck. For the same reason, a trial that
-/// has lost is soon repeated if the estimates see a gain.
-/// Otherwise drafting pauses, and is tried again in case the text has become easier, as far as the [`Ledger`]
-/// allows. A trial ends as soon as it cannot win, and at once if the drafter has nothing to propose.
+/// It measures the speed without drafts first, and then tries to draft. It goes on while that is
+/// faster, or while estimates of acceptance and times say so and it has not lost much: the speed of
+/// a few rounds is mostly luck. For the same reason, a trial that has lost is soon repeated if the
+/// estimates see a gain. Otherwise drafting pauses, and is tried again in case the text has become
+/// easier, as far as the [`Ledger`] allows. A trial ends as soon as it cannot win, and at once if
+/// the drafter has nothing to propose.
 ///
-/// While drafting is faster, the target works alone now and then, because its speed changes: at first, its
-/// threads may still have to wake up. Measuring it again may cost 0.3 % of the time. So it is soon
-/// measured again if drafting is hardly faster, and rarely if it is much faster.
+/// While drafting is faster, the target works alone now and then, because its speed changes: at
+/// first, its threads may still have to wake up. Measuring it again may cost 0.3 % of the time. So
+/// it is soon measured again if drafting is hardly faster, and rarely if it is much faster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pauses {
     phase: Phase,
@@ -27,11 +28,13 @@ pub(crate) struct Pauses {
     is_measured_alone: bool,
     with_drafts: Speed,
     ledger: Ledger,
-    /// The time lost by the last trial and, while drafting goes on after it, since drafting last was as fast as the target alone.
+    /// The time lost by the last trial and, while drafting goes on after it, since drafting last
+    /// was as fast as the target alone.
     trial_ns: f64,
     /// The time in which the drafter reads what it missed, until the step in which it does.
     catch_up_ns: f64,
-    /// The number of tokens that were drafted since the last step, if drafts were requested. Lookups often find none.
+    /// The number of tokens that were drafted since the last step, if drafts were requested.
+    /// Lookups often find none.
     drafted: Option<usize>,
     /// The times of steps with drafts and without.
     step_ns: [DecayingMean; 2],
@@ -48,7 +51,8 @@ enum Phase {
     Alone(u32),
     /// Drafting to measure, for this many more steps.
     Trial(u32),
-    /// Drafting because it is faster, with the tokens and the nanoseconds since the target worked alone.
+    /// Drafting because it is faster, with the tokens and the nanoseconds since the target worked
+    /// alone.
     Drafting(usize, f64),
     /// Not drafting because it would be slower.
     Paused,
@@ -65,7 +69,8 @@ impl Default for Phase {
 pub(crate) struct TrialOutlook {
     /// The speed compared with the target alone if every draft token was right.
     pub(crate) speedup_at_best: f64,
-    /// The speed compared with the target alone by the present estimates of acceptance and times; 0 if they are not known.
+    /// The speed compared with the target alone by the present estimates of acceptance and times; 0
+    /// if they are not known.
     pub(crate) expected_speedup: f64,
     /// The time in which the drafter reads what it missed.
     pub(crate) catch_up_ns: f64,
@@ -108,8 +113,8 @@ const ALONE_EVERY: usize = 32;
 const ALONE_SHARE: f64 = 0.003;
 /// The speed, compared with the target alone, with which estimates see a gain.
 const GAIN_TO_GO_ON: f64 = 1.03;
-/// A hopeless drafter is tried as if a trial cost so many times as much, and may read as if it gained so many times less than one that
-/// doubles the speed.
+/// A hopeless drafter is tried as if a trial cost so many times as much, and may read as if it
+/// gained so many times less than one that doubles the speed.
 const HOPELESS: f64 = 8.0;
 
 impl Pauses {
@@ -118,9 +123,9 @@ impl Pauses {
         Self { last_ns: None, ..self.clone() }
     }
 
-    /// Starts in the middle of an answer, because drafts are expected to be faster than the target alone, which takes
-    /// `alone_ns` nanoseconds for a token if that was not measured here, or to learn whether they are. `others_ns`: the time since
-    /// it last worked, in nanoseconds.
+    /// Starts in the middle of an answer, because drafts are expected to be faster than the target
+    /// alone, which takes `alone_ns` nanoseconds for a token if that was not measured here, or to
+    /// learn whether they are. `others_ns`: the time since it last worked, in nanoseconds.
     pub(crate) fn start(&mut self, alone_ns: Option<f64>, others_ns: f64) {
         self.last_ns = None;
         self.ledger.add_alone(others_ns);
@@ -159,15 +164,17 @@ impl Pauses {
         *self.drafted.get_or_insert(0) += tokens;
     }
 
-    /// Returns whether the next step needs to know what estimates say about a trial. While drafting pauses, that is only now and
-    /// then the case: estimates take time, in which a small target could go on.
+    /// Returns whether the next step needs to know what estimates say about a trial. While drafting
+    /// pauses, that is only now and then the case: estimates take time, in which a small target
+    /// could go on.
     pub(crate) fn needs_outlook(&self) -> bool {
         self.phase != Phase::Paused || self.paused_steps.is_multiple_of(OUTLOOK_EVERY)
     }
 
-    /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
-    /// the target had neither drafts nor a drafter that ran at the same time. The first step of an answer, which
-    /// computes the prompt, only starts the clock. Without an `outlook`, no trial begins.
+    /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock.
+    /// `alone`: whether the target had neither drafts nor a drafter that ran at the same time. The
+    /// first step of an answer, which computes the prompt, only starts the clock. Without an
+    /// `outlook`, no trial begins.
     pub(crate) fn observe(
         &mut self,
         tokens: usize,
@@ -180,7 +187,8 @@ impl Pauses {
         let ns = now_ns.saturating_sub(last_ns) as f64;
         // A job with many rows may take much longer than a usual step.
         let longest_ns = outlook.filter(|_| !alone).map_or(0.0, |outlook| outlook.longest_ns);
-        let ns = self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)], longest_ns);
+        let ns =
+            self.interruptions.filter_step(ns, &mut self.step_ns[usize::from(alone)], longest_ns);
         if alone {
             self.without_drafts.add(tokens, ns);
             self.is_measured_alone = true;
@@ -236,7 +244,8 @@ impl Pauses {
         self.paused_steps = if pauses { self.paused_steps.wrapping_add(1) } else { 0 };
     }
 
-    /// Learns that a step ended at `now_ns` that says nothing of speeds, because the target read text in it.
+    /// Learns that a step ended at `now_ns` that says nothing of speeds, because the target read
+    /// text in it.
     pub(crate) fn skip(&mut self, now_ns: u64) {
         (self.last_ns, self.drafted) = (Some(now_ns), None);
     }
@@ -256,14 +265,15 @@ impl Pauses {
         is_affordable && self.may_catch_up(outlook.catch_up_ns, alone_ns, outlook)
     }
 
-    /// Returns whether a trial may take `ns` to read. What the estimates of a hopeless drafter say may be wrong or out of date, so it
-    /// may read, too, but rarely.
+    /// Returns whether a trial may take `ns` to read. What the estimates of a hopeless drafter say
+    /// may be wrong or out of date, so it may read, too, but rarely.
     fn may_catch_up(&self, ns: f64, alone_ns: f64, outlook: TrialOutlook) -> bool {
         let speedup = outlook.speedup_at_best.max(1.0 + 1.0 / HOPELESS);
         self.ledger.may_catch_up(ns, speedup, alone_ns)
     }
 
-    /// Returns whether to measure the target alone again, after `tokens` tokens with drafts in `ns` nanoseconds.
+    /// Returns whether to measure the target alone again, after `tokens` tokens with drafts in `ns`
+    /// nanoseconds.
     fn may_measure_alone(&self, tokens: usize, ns: f64) -> bool {
         let (alone, drafting) = (self.without_drafts.token_ns(), self.with_drafts.token_ns());
         let lost_ns = alone
@@ -287,8 +297,8 @@ impl Pauses {
 mod tests {
     use super::*;
 
-    /// Decodes `tokens` tokens. `drafting_ns(position)`: the time of a token with drafts. Alone, the target takes
-    /// 1,000 ns. Returns the time, and the number of tokens with drafts.
+    /// Decodes `tokens` tokens. `drafting_ns(position)`: the time of a token with drafts. Alone,
+    /// the target takes 1,000 ns. Returns the time, and the number of tokens with drafts.
     fn decode(
         pauses: &mut Pauses,
         tokens: usize,
@@ -379,7 +389,8 @@ mod tests {
         assert_eq!(after(0.9, 20.0), Some(22_286), "a hopeless drafter is tried, too, but late");
     }
 
-    /// A trial of a hopeless drafter ends after its first draft, and loses as much as that takes longer than a pass.
+    /// A trial of a hopeless drafter ends after its first draft, and loses as much as that takes
+    /// longer than a pass.
     #[test]
     fn a_slow_drafter_is_first_tried_when_a_draft_of_it_is_affordable() {
         let after = |passes| {

@@ -14,10 +14,10 @@ use crate::{JobObserver, Policy};
 /// round(c), where c is the ratio of the target's time to the drafter's).
 ///
 /// The automatic mode goes further than the paper. From recent measurements it chooses the length
-/// with the most tokens per second, because long drafts add rows to the next forward, and are
-/// worth little if few tokens are accepted. After a rejection it may draft some tokens before the next pass, so
-/// that the pass has more than one row. The paper's pre-verify never does, and its ablation always drafts
-/// all γ. Drafting pauses while the target alone is faster.
+/// with the most tokens per second, because long drafts add rows to the next forward, and are worth
+/// little if few tokens are accepted. After a rejection it may draft some tokens before the next
+/// pass, so that the pass has more than one row. The paper's pre-verify never does, and its
+/// ablation always drafts all γ. Drafting pauses while the target alone is faster.
 ///
 /// If other sequences share the passes, times are the job's share of them
 /// ([`JobCost::share`](forerun_core::JobCost::share)).
@@ -53,7 +53,8 @@ pub struct PearlDraftLength {
     interruptions: Interruptions,
     /// The time between passes in which nothing is computed, as another method has measured it.
     waited_ns: f64,
-    /// The number of tokens that the drafter would have to read if this method went on after another.
+    /// The number of tokens that the drafter would have to read if this method went on after
+    /// another.
     unread_tokens: usize,
 }
 
@@ -109,15 +110,15 @@ impl PearlDraftLength {
         Self { draft_time: self.draft_time.with_tokens_per_forward(tokens), ..self }
     }
 
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. An
-    /// automatic length does not try a slow one to learn that.
+    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
+    /// the sizes of the models. An automatic length does not try a slow one to learn that.
     #[must_use]
     pub fn with_expected_passes(self, passes: Option<f64>) -> Self {
         Self { draft_time: self.draft_time.with_expected_passes(passes), ..self }
     }
 
-    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the learned times and
-    /// acceptance.
+    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
+    /// learned times and acceptance.
     #[must_use]
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
         let draft_time = self.draft_time.for_new_answer(prompt_tokens);
@@ -125,8 +126,8 @@ impl PearlDraftLength {
         Self { first_score: true, draft_time, pauses, ..self.clone() }
     }
 
-    /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is
-    /// not known.
+    /// Returns the share of a pass of the target alone at the present load, with the time between
+    /// passes; `None` if it is not known.
     fn alone_ns(&self) -> Option<f64> {
         let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
         let share_ns = || self.score_costs.share_at_load(alone_ns, 1.0) + self.waited_ns;
@@ -139,7 +140,8 @@ impl PearlDraftLength {
         let initial = INITIAL_LENGTH.min(self.length);
         match self.mode {
             DraftLength::Fixed => self.length,
-            // The drafter reads the prompt with the target, unless earlier answers were faster without it.
+            // The drafter reads the prompt with the target, unless earlier answers were faster
+            // without it.
             _ if self.first_score => {
                 match self.pauses.is_paused() || self.draft_time.is_slow_by_size() {
                     true => 0,
@@ -182,8 +184,8 @@ impl PearlDraftLength {
         self.acceptance_limited(self.draft_time.tokens_per_job(gamma))
     }
 
-    /// Returns how many of `first` tokens that are drafted before a pass one job should make. The automatic mode counts on
-    /// jobs of the usual length.
+    /// Returns how many of `first` tokens that are drafted before a pass one job should make. The
+    /// automatic mode counts on jobs of the usual length.
     pub fn tokens_per_first_job(&self, first: usize) -> usize {
         if self.mode == DraftLength::Auto { self.tokens_per_job(first) } else { first }
     }
@@ -198,9 +200,10 @@ impl PearlDraftLength {
         }
     }
 
-    /// Returns, for `n` from 0, the probability that the first `n` tokens after the present text are accepted.
-    fn of_first(&self) -> Vec<f64> {
-        self.acceptance.of_first_in_jobs(HORIZON, self.tokens_per_job(self.cap()))
+    /// Returns, for `n` from 0, the probability that the first `n` tokens after the present text
+    /// are accepted.
+    fn survival(&self) -> Vec<f64> {
+        self.acceptance.survival_in_jobs(HORIZON, self.tokens_per_job(self.cap()))
     }
 
     /// Returns what estimates say about a trial of drafting.
@@ -216,14 +219,15 @@ impl PearlDraftLength {
         TrialOutlook { speedup_at_best, expected_speedup, catch_up_ns, draft_ns, longest_ns }
     }
 
-    /// Returns the expected time of a token with drafts. While drafting pauses, no lengths are chosen, so it is computed anew.
+    /// Returns the expected time of a token with drafts. While drafting pauses, no lengths are
+    /// chosen, so it is computed anew.
     fn expected_token_ns(&self) -> f64 {
         if self.pauses.is_paused() { 1.0 / self.best_speed() } else { self.token_ns }
     }
 
     /// Returns the most tokens per nanosecond that the estimates expect of any lengths.
     fn best_speed(&self) -> f64 {
-        self.best_lengths(&self.of_first(), &self.rows.up_to(4 * self.length)).1
+        self.best_lengths(&self.survival(), &self.rows.up_to(4 * self.length)).1
     }
 
     /// Returns the time of the target alone, if the automatic mode knows what to compare with it.
@@ -235,15 +239,16 @@ impl PearlDraftLength {
     /// Chooses the lengths of the next round.
     fn choose(&mut self) {
         let Some(alone_ns) = self.alone_ns_to_beat() else { return };
-        let of_first = self.of_first();
-        let (best, speed) = self.best_lengths(&of_first, &self.rows.up_to(4 * self.length));
+        let survival = self.survival();
+        let (best, speed) = self.best_lengths(&survival, &self.rows.up_to(4 * self.length));
         self.token_ns = 1.0 / speed;
         self.next = if speed * alone_ns > MIN_GAIN {
             let explored =
-                if self.pauses.drafts() { self.explored(&of_first, speed) } else { None };
+                if self.pauses.drafts() { self.explored(&survival, speed) } else { None };
             explored.unwrap_or(best)
         } else if self.pauses.is_trial() {
-            // The estimates may be wrong, or the text may have become easier. Only drafts can show it.
+            // The estimates may be wrong, or the text may have become easier. Only drafts can show
+            // it.
             self.lengths_of_trial(alone_ns)
         } else {
             // The target is better alone, but for a token now and then that shows the acceptance.
@@ -251,16 +256,17 @@ impl PearlDraftLength {
         };
     }
 
-    /// Returns the lengths of a trial without a gain in sight: those that have one if the text is easy now or, if none has,
-    /// if numbers of rows that were not tried cost no more than fewer ones.
+    /// Returns the lengths of a trial without a gain in sight: those that have one if the text is
+    /// easy now or, if none has, if numbers of rows that were not tried cost no more than fewer
+    /// ones.
     fn lengths_of_trial(&self, alone_ns: f64) -> (usize, usize) {
         let per_job = self.tokens_per_job(self.cap());
-        let of_first = self.acceptance.of_first_in_jobs_if_easy(HORIZON, per_job);
-        let (lengths, speed) = self.best_lengths(&of_first, &self.rows.up_to(4 * self.length));
+        let survival = self.acceptance.survival_in_jobs_if_easy(HORIZON, per_job);
+        let (lengths, speed) = self.best_lengths(&survival, &self.rows.up_to(4 * self.length));
         if speed * alone_ns > MIN_GAIN {
             return lengths;
         }
-        self.best_lengths(&of_first, &self.rows.at_best_up_to(4 * self.length)).0
+        self.best_lengths(&survival, &self.rows.at_best_up_to(4 * self.length)).0
     }
 
     /// Returns the usual time of a score job with so many rows; `None` if it is not known.
@@ -287,8 +293,8 @@ impl PearlDraftLength {
         self.measured_slowdown().unwrap_or(self.slowdown)
     }
 
-    /// Returns the time of a forward with one row while the drafter works, in times of one while it is idle; `None` if they
-    /// were not measured.
+    /// Returns the time of a forward with one row while the drafter works, in times of one while it
+    /// is idle; `None` if they were not measured.
     fn measured_slowdown(&self) -> Option<f64> {
         let are_known = self.alone.is_known() && self.while_drafting.is_known();
         let alone_ns = self.alone.without_neighbours_or(f64::INFINITY, &self.score_costs);
@@ -303,7 +309,8 @@ impl PearlDraftLength {
     }
 
     /// Returns the estimated share of a score job with `rows` rows at the present load, while the
-    /// drafter works, with the time between passes; infinite if nothing is known. `further` has the times of further rows.
+    /// drafter works, with the time between passes; infinite if nothing is known. `further` has the
+    /// times of further rows.
     fn score_ns(&self, rows: f64, further: &[f64]) -> f64 {
         let (low, part) = ((rows - 1.0) as usize, rows.fract());
         let at = |index: usize| further.get(index).or(further.last()).copied().unwrap_or(0.0);
@@ -312,11 +319,11 @@ impl PearlDraftLength {
         self.score_costs.share_at_load(ns, rows) + self.waited_ns
     }
 
-    /// Returns γ and the number of tokens to draft before a pass without any, with the most tokens per nanosecond, and
-    /// that speed. More tokens must be faster by the factor [`MIN_GAIN`].
+    /// Returns γ and the number of tokens to draft before a pass without any, with the most tokens
+    /// per nanosecond, and that speed. More tokens must be faster by the factor [`MIN_GAIN`].
     /// `further`: the times of further rows.
-    fn best_lengths(&self, of_first: &[f64], further: &[f64]) -> ((usize, usize), f64) {
-        let speed = |length, first| self.speed(length, first, of_first, further);
+    fn best_lengths(&self, survival: &[f64], further: &[f64]) -> ((usize, usize), f64) {
+        let speed = |length, first| self.speed(length, first, survival, further);
         let better = |best: ((usize, usize), f64), lengths: (usize, usize)| {
             let speed = speed(lengths.0, lengths.1);
             if speed > best.1 * MIN_GAIN { (lengths, speed) } else { best }
@@ -329,21 +336,22 @@ impl PearlDraftLength {
         firsts.fold(((best.0.0, first), 0.0), better)
     }
 
-    /// Returns the lengths that would be faster than `speed` if numbers of rows that were not tried cost no more than fewer
-    /// ones, as before a step. Few rounds try them.
-    fn explored(&mut self, of_first: &[f64], speed: f64) -> Option<(usize, usize)> {
+    /// Returns the lengths that would be faster than `speed` if numbers of rows that were not tried
+    /// cost no more than fewer ones, as before a step. Few rounds try them.
+    fn explored(&mut self, survival: &[f64], speed: f64) -> Option<(usize, usize)> {
         if self.explorations.saturating_mul(EXPLORE_EVERY) > self.rounds {
             return None;
         }
         let (lengths, at_best) =
-            self.best_lengths(of_first, &self.rows.at_best_up_to(4 * self.length));
+            self.best_lengths(survival, &self.rows.at_best_up_to(4 * self.length));
         (at_best > speed * MIN_GAIN_OF_TRIAL).then(|| {
             self.explorations += 1;
             lengths
         })
     }
 
-    /// Returns the tokens per nanosecond if all draft tokens were right, and if more rows than were tried cost nothing.
+    /// Returns the tokens per nanosecond if all draft tokens were right, and if more rows than were
+    /// tried cost nothing.
     fn speed_at_best(&self) -> f64 {
         let further = self.rows.at_best_up_to(self.cap());
         let speed = |length: usize| {
@@ -353,7 +361,8 @@ impl PearlDraftLength {
         (1..=self.cap()).map(speed).fold(0.0, f64::max)
     }
 
-    /// Returns the largest γ to consider: about twice as many rows as were tried, because the cost of more is not known.
+    /// Returns the largest γ to consider: about twice as many rows as were tried, because the cost
+    /// of more is not known.
     fn longest(&self) -> usize {
         let reach = 2 * self.rows.largest() + INITIAL_LENGTH;
         self.draft_time.whole_forwards(reach).min(self.cap())
@@ -364,8 +373,9 @@ impl PearlDraftLength {
         if self.eager { 2 * self.length } else { self.length }
     }
 
-    /// Returns the expected tokens per nanosecond with γ = `length` and `first` tokens before the first pass.
-    fn speed(&self, length: usize, first: usize, of_first: &[f64], further: &[f64]) -> f64 {
+    /// Returns the expected tokens per nanosecond with γ = `length` and `first` tokens before the
+    /// first pass.
+    fn speed(&self, length: usize, first: usize, survival: &[f64], further: &[f64]) -> f64 {
         let (requested, requested_ns) = (length as f64, self.draft_time.estimate_ns(length));
         let score_ns = |rows| self.score_ns(rows, further);
         // A round waits for at least one token, and so for all tokens of its job.
@@ -380,7 +390,7 @@ impl PearlDraftLength {
             false => (requested, requested_ns),
         };
         let first_ns = self.draft_time.estimate_ns(first);
-        ParallelRounds { of_first, first, new, first_ns, min_ns }.speed(score_ns)
+        ParallelRounds { survival, first, new, first_ns, min_ns }.speed(score_ns)
     }
 }
 
@@ -431,7 +441,7 @@ impl Policy for PearlDraftLength {
         let reading_ns = self.draft_time.reading_ns(self.unread_tokens);
         let speed = match self.mode {
             DraftLength::Auto => self.best_speed(),
-            _ => self.speed(self.length, 0, &self.of_first(), &self.rows.up_to(4 * self.length)),
+            _ => self.speed(self.length, 0, &self.survival(), &self.rows.up_to(4 * self.length)),
         };
         Some(Forecast::new(self.mode, speed, alone_ns, reading_ns))
     }
@@ -442,9 +452,10 @@ impl JobObserver for PearlDraftLength {
         if std::mem::take(&mut self.first_score) {
             return;
         }
-        let time = &self.interruptions.of_job(time, self.usual_ns(rows, while_drafting));
+        let time = &self.interruptions.filter_job(time, self.usual_ns(rows, while_drafting));
         let Some(ns) = self.score_costs.learn(time) else { return };
-        // The target alone takes no longer for one row. The pass that measured it may have been cold.
+        // The target alone takes no longer for one row. The pass that measured it may have been
+        // cold.
         if while_drafting && ns < self.alone.without_neighbours_or(0.0, &self.score_costs) {
             self.alone.add(time);
         }
@@ -490,15 +501,15 @@ impl JobObserver for PearlDraftLength {
 mod tests {
     use super::*;
 
-    /// After a guess, several tokens were committed that the drafter's were not tested against. What is known of the
-    /// present stretch of text fades with each of them.
+    /// After a guess, several tokens were committed that the drafter's were not tested against.
+    /// What is known of the present stretch of text fades with each of them.
     #[test]
     fn a_stretch_fades_with_every_token_that_was_not_tested() {
         let acceptance_after = |further| {
             let mut draft_length = PearlDraftLength::new(8, DraftLength::Auto, true);
             (0..30).for_each(|_| draft_length.observe_verdict(&[0], true, 1));
             draft_length.observe_verdict(&[0], true, further);
-            draft_length.acceptance.of_first(1)[1]
+            draft_length.acceptance.survival(1)[1]
         };
         let after = [1, 2, 5, 20].map(acceptance_after);
         assert!(after.is_sorted_by(|less, more| less < more), "{after:?}");
@@ -628,8 +639,8 @@ mod tests {
         let mut draft_length = PearlDraftLength::new(4, DraftLength::Auto, true);
         let lengths = run(&mut draft_length, 2_000, 200_000, [1_000_000, 0], 7);
         let plain = lengths.iter().filter(|&&length| length == 0).count();
-        // Six or seven each time, if one verifies what is drafted already: at the start, and once in the two
-        // seconds after it, because six plain rounds may cost 0.3 % of the time.
+        // Six or seven each time, if one verifies what is drafted already: at the start, and once
+        // in the two seconds after it, because six plain rounds may cost 0.3 % of the time.
         assert!((12..=15).contains(&plain), "{plain}");
     }
 

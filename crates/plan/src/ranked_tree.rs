@@ -1,8 +1,9 @@
 //! Trees of ranked candidates that are grown node by node, while the next node pays.
 //!
-//! Medusa (arXiv 2401.10774, section 2.3.3) and Sequoia (arXiv 2402.12374) choose a tree by the acceptance of
-//! ranks and positions that was measured before, OPT-Tree (arXiv 2406.17276) by the drafter's probabilities. Here the
-//! acceptance is measured online, and the tree has as many nodes and depths as give the most tokens a second.
+//! Medusa (arXiv 2401.10774, section 2.3.3) and Sequoia (arXiv 2402.12374) choose a tree by the
+//! acceptance of ranks and positions that was measured before, OPT-Tree (arXiv 2406.17276) by the
+//! drafter's probabilities. Here the acceptance is measured online, and the tree has as many nodes
+//! and depths as give the most tokens a second.
 
 use crate::acceptance::Acceptance;
 use crate::outlook::{Outlook, PathStates};
@@ -51,8 +52,8 @@ pub(crate) struct GrownTree {
     pub(crate) ns: f64,
 }
 
-/// Returns the tree with the most expected tokens per nanosecond. `round_ns` is the time of a round with a draft of a
-/// size, which more nodes never make shorter; `depths` are the depths to try.
+/// Returns the tree with the most expected tokens per nanosecond. `round_ns` is the time of a round
+/// with a draft of a size, which more nodes never make shorter; `depths` are the depths to try.
 pub(crate) fn fastest_tree(
     outlook: &Outlook,
     limits: TreeLimits,
@@ -87,7 +88,8 @@ pub(crate) fn fastest_tree(
     best
 }
 
-/// Returns the tree of the nodes that are accepted most often for a drafter about which nothing is known.
+/// Returns the tree of the nodes that are accepted most often for a drafter about which nothing is
+/// known.
 #[must_use]
 pub fn typical_tree(limits: TreeLimits) -> DraftShape {
     let outlook = Acceptance::default().outlook(limits.depth);
@@ -98,7 +100,8 @@ pub fn typical_tree(limits: TreeLimits) -> DraftShape {
     DraftShape::Ranked { children: children_by_row(&growing.nodes) }
 }
 
-/// A tree that grows by the candidate that is accepted most often, of those whose parents and better siblings it has.
+/// A tree that grows by the candidate that is accepted most often, of those whose parents and
+/// better siblings it has.
 struct GrowingTree<'a> {
     outlook: &'a Outlook,
     depth: usize,
@@ -161,7 +164,8 @@ impl<'a> GrowingTree<'a> {
     }
 }
 
-/// Returns the number of children of each row in the order of depths. `parents`: for each node, the row of its parent.
+/// Returns the number of children of each row in the order of depths. `parents`: for each node, the
+/// row of its parent.
 fn children_by_row(parents: &[usize]) -> Vec<usize> {
     let mut rows_below = vec![Vec::new(); parents.len() + 1];
     for (node, &parent) in parents.iter().enumerate() {
@@ -205,7 +209,8 @@ mod tests {
 
     const LIMITS: TreeLimits = TreeLimits { depth: 6, nodes: 40 };
 
-    /// The best candidate is right with this probability; then the others share half of the rest, a quarter, and so on.
+    /// The best candidate is right with this probability; then the others share half of the rest, a
+    /// quarter, and so on.
     fn outlook(best: f64) -> Outlook {
         let others = std::array::from_fn(|rank| 0.5_f64.powi(rank as i32));
         Outlook {

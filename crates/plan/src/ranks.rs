@@ -1,4 +1,5 @@
-//! How often the target's token is one of the drafter's further candidates, by position and by rank.
+//! How often the target's token is one of the drafter's further candidates, by position and by
+//! rank.
 
 use crate::acceptance::Tested;
 use crate::decaying::Share;
@@ -6,12 +7,13 @@ use crate::decaying::Share;
 /// The number of ranks with a share of their own: the most candidates after one token.
 pub(crate) const RANKS: usize = 10;
 
-/// For each position of a draft and each rank after the best: how often a candidate is right if those before it are
-/// wrong.
+/// For each position of a draft and each rank after the best: how often a candidate is right if
+/// those before it are wrong.
 ///
-/// This is a hazard rate, so it can be learned from any number of candidates. Before anything is known, the rank of
-/// the target's token follows the power law that SSD measures (arXiv 2603.03251), with exponent 1: it is above `n`
-/// with probability `1/n`. A later position is like the one before it until it is known.
+/// This is a hazard rate, so it can be learned from any number of candidates. Before anything is
+/// known, the rank of the target's token follows the power law that SSD measures (arXiv
+/// 2603.03251), with exponent 1: it is above `n` with probability `1/n`. A later position is like
+/// the one before it until it is known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranks {
     /// By position and by rank, without the best candidate.
@@ -24,7 +26,8 @@ const LAST_POSITION: usize = 15;
 const DECAY: f64 = 0.98;
 /// The number of candidates that the knowledge before the first test is worth.
 const PRIOR_CANDIDATES: f64 = 4.0;
-/// How much of a share is kept when its candidate was not asked for. The true share may have changed since.
+/// How much of a share is kept when its candidate was not asked for. The true share may have
+/// changed since.
 const FADE: f64 = 0.995;
 
 impl Ranks {
@@ -48,8 +51,8 @@ impl Ranks {
         }
     }
 
-    /// Returns, for each position up to `depth`, the probability of each rank if the best candidate is wrong. That of
-    /// rank 0 is not used.
+    /// Returns, for each position up to `depth`, the probability of each rank if the best candidate
+    /// is wrong. That of rank 0 is not used.
     pub(crate) fn if_best_is_wrong(&self, depth: usize) -> Vec<[f64; RANKS]> {
         let mut right: [f64; RANKS] = std::array::from_fn(|rank| 1.0 / (rank + 1) as f64);
         (0..depth)

@@ -12,7 +12,8 @@ pub struct Round {
     pub requested: bool,
     /// The number of drafted tokens.
     pub drafted: usize,
-    /// Whether the draft was looked up in earlier text. It took no time then, and shows nothing of the drafter.
+    /// Whether the draft was looked up in earlier text. It took no time then, and shows nothing of
+    /// the drafter.
     pub looked_up: bool,
     /// The number of draft tokens that were committed.
     pub accepted: usize,
@@ -36,7 +37,8 @@ pub struct RankedRound {
 }
 
 impl RankedRound {
-    /// Creates the verdict on a tree in a shape: the accepted path, and whether all candidates after it were rejected.
+    /// Creates the verdict on a tree in a shape: the accepted path, and whether all candidates
+    /// after it were rejected.
     #[must_use]
     pub fn new(tree: &TokenTree, shape: &DraftShape, accepted: &[Node], rejected: bool) -> Self {
         let children: &[usize] = match shape {
@@ -65,7 +67,8 @@ impl Round {
         self.ranked.as_ref().map_or(DraftSize::of_chain(self.drafted), |ranked| ranked.size)
     }
 
-    /// Returns the time in which neither drafter nor target worked for a sequence without neighbours.
+    /// Returns the time in which neither drafter nor target worked for a sequence without
+    /// neighbours.
     pub(crate) fn waited_ns(&self, last_ns: u64) -> u64 {
         let busy_ns = self.draft.duration_ns + self.score.duration_ns;
         let round_ns = self.score.finished_ns.saturating_sub(last_ns);

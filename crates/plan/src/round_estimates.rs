@@ -12,9 +12,11 @@ use crate::round::Round;
 /// Estimates of times and acceptance. Times are without the rows of neighbours.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RoundEstimates {
-    /// Whether the drafter makes all positions in one forward, so that longer drafts take no longer.
+    /// Whether the drafter makes all positions in one forward, so that longer drafts take no
+    /// longer.
     pub(crate) in_one_forward: bool,
-    /// The time of a forward of the drafter in passes of the target that the sizes of the models suggest, if that is slow.
+    /// The time of a forward of the drafter in passes of the target that the sizes of the models
+    /// suggest, if that is slow.
     pub(crate) slow_pass: Option<f64>,
     draft_costs: BatchCosts,
     score_costs: BatchCosts,
@@ -23,10 +25,11 @@ pub(crate) struct RoundEstimates {
     settling: Settling,
     /// The time that further rows add to a target forward, by their number.
     pub(crate) rows: CostCurve,
-    /// The time of a draft by its number of forwards: one for each depth, or, if a tree is drafted whole, each node.
+    /// The time of a draft by its number of forwards: one for each depth, or, if a tree is drafted
+    /// whole, each node.
     pub(crate) draft: CostCurve,
-    /// The least time of a forward in a draft that had to read a few tokens first. It shows what reading costs as long as each draft
-    /// follows a pause, and the usual time is not known.
+    /// The least time of a forward in a draft that had to read a few tokens first. It shows what
+    /// reading costs as long as each draft follows a pause, and the usual time is not known.
     pass_ns_after_reading: Option<f64>,
     /// The time that a further row adds to a forward of the drafter.
     draft_row_ns: DecayingMean,
@@ -65,7 +68,8 @@ impl RoundEstimates {
                 false => _ = self.plain.replace(score_ns, &self.score_costs),
             }
             self.expect_slow_draft();
-            // Nearly all of an empty draft after a pause was the reading of what the drafter had missed.
+            // Nearly all of an empty draft after a pause was the reading of what the drafter had
+            // missed.
             if round.requested && caught_up > 0 {
                 self.catch_up_ns.add(draft_ns / caught_up as f64);
             }
@@ -86,7 +90,8 @@ impl RoundEstimates {
         true
     }
 
-    /// Expects a slow drafter to be as slow as the sizes of the models suggest, until that is measured.
+    /// Expects a slow drafter to be as slow as the sizes of the models suggest, until that is
+    /// measured.
     fn expect_slow_draft(&mut self) {
         if let Some((passes, plain_ns)) = self.slow_pass.zip(self.plain_ns())
             && !self.draft.is_measured()
@@ -95,8 +100,8 @@ impl RoundEstimates {
         }
     }
 
-    /// Returns a round without the interruptions of its jobs. `caught_up`: the number of tokens that the drafter had to read
-    /// first.
+    /// Returns a round without the interruptions of its jobs. `caught_up`: the number of tokens
+    /// that the drafter had to read first.
     pub(crate) fn without_interruptions(&mut self, round: &Round, caught_up: usize) -> Round {
         // The times of more forwards or rows than were tried are not known.
         let is_usual_draft = caught_up == 0 && !round.looked_up;
@@ -107,12 +112,13 @@ impl RoundEstimates {
             .then(|| self.rows.up_to(round.drafted)[round.drafted]);
         let score_ns = self.plain_ns().zip(rows_ns).map(|(plain_ns, rows_ns)| plain_ns + rows_ns);
         let [drafts, scores] = &mut self.interruptions;
-        let draft = drafts.of_job(&round.draft, draft_ns);
-        let score = scores.of_job(&round.score, score_ns);
+        let draft = drafts.filter_job(&round.draft, draft_ns);
+        let score = scores.filter_job(&round.score, score_ns);
         Round { draft, score, ..round.clone() }
     }
 
-    /// Learns from the time of a draft. `caught_up`: the number of tokens that the drafter had to read first.
+    /// Learns from the time of a draft. `caught_up`: the number of tokens that the drafter had to
+    /// read first.
     fn learn_draft(&mut self, size: DraftSize, ns: f64, caught_up: usize) {
         let (passes, further_rows) = self.passes_of(size);
         if caught_up > 0 {
@@ -165,7 +171,8 @@ impl RoundEstimates {
         }
     }
 
-    /// Learns the acceptance, the time of the target alone, and the times that were not measured here, from another method.
+    /// Learns the acceptance, the time of the target alone, and the times that were not measured
+    /// here, from another method.
     pub(crate) fn adopt(&mut self, known: &Knowledge) {
         if let Some(acceptance) = &known.acceptance {
             self.acceptance = acceptance.clone();
@@ -212,18 +219,21 @@ impl RoundEstimates {
         self.draft_share_of(round) + self.score_costs.share_of(&round.score)
     }
 
-    /// Returns the sequence's share of the time that it and its neighbours spent on the draft of a round.
+    /// Returns the sequence's share of the time that it and its neighbours spent on the draft of a
+    /// round.
     pub(crate) fn draft_share_of(&self, round: &Round) -> f64 {
         self.draft_costs.share_of(&round.draft)
     }
 
-    /// Returns the share of a round without a draft at the present load; `None` if nothing is known.
+    /// Returns the share of a round without a draft at the present load; `None` if nothing is
+    /// known.
     pub(crate) fn plain_share(&self) -> Option<f64> {
         let ns = self.plain_ns()?;
         Some(self.score_costs.share_at_load(ns, 1.0) + self.waited_ns[0].value_or(0.0))
     }
 
-    /// Returns whether the time of a round without a draft is known well enough to compare drafts with it.
+    /// Returns whether the time of a round without a draft is known well enough to compare drafts
+    /// with it.
     pub(crate) fn knows_plain(&self) -> bool {
         self.settling == Settling::Over
     }
@@ -233,8 +243,8 @@ impl RoundEstimates {
         self.plain.is_known().then(|| self.plain.without_neighbours_or(0.0, &self.score_costs))
     }
 
-    /// Returns, for 0 to `longest` draft tokens that took no time, the share of the pass that verifies them at the
-    /// present load; `None` if nothing is known.
+    /// Returns, for 0 to `longest` draft tokens that took no time, the share of the pass that
+    /// verifies them at the present load; `None` if nothing is known.
     pub(crate) fn pass_shares(&self, longest: usize) -> Option<Vec<f64>> {
         let (plain_ns, waited_ns) = (self.plain_ns()?, self.waited_ns[0].value_or(0.0));
         let rows = self.rows.up_to(longest).into_iter().enumerate();
@@ -258,8 +268,8 @@ impl RoundEstimates {
         }
     }
 
-    /// Returns the same if numbers of rows that were not tried cost no more than fewer rows, and if `draft_is_flat`,
-    /// further forwards of the drafter nothing.
+    /// Returns the same if numbers of rows that were not tried cost no more than fewer rows, and if
+    /// `draft_is_flat`, further forwards of the drafter nothing.
     pub(crate) fn times_at_best(&self, longest: usize, draft_is_flat: bool) -> RoundTimes<'_> {
         let drafts = match draft_is_flat {
             true => self.draft.at_best_up_to(longest),
@@ -269,8 +279,8 @@ impl RoundEstimates {
     }
 }
 
-/// The first rounds without a draft. They may be slower than later ones, because caches and threads are cold. Compared with them, drafting would
-/// seem to pay.
+/// The first rounds without a draft. They may be slower than later ones, because caches and threads
+/// are cold. Compared with them, drafting would seem to pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Settling {
     /// The number of rounds so far, each faster than the one before it.
@@ -290,7 +300,8 @@ impl Default for Settling {
 }
 
 impl Settling {
-    /// Learns the time of a round, after those that took `before_ns`. Returns whether these still count.
+    /// Learns the time of a round, after those that took `before_ns`. Returns whether these still
+    /// count.
     fn observe(&mut self, before_ns: Option<f64>, ns: f64) -> bool {
         let Self::Rounds(rounds) = *self else { return true };
         let was_cold = before_ns.is_none_or(|before_ns| before_ns > COLD * ns);

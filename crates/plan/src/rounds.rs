@@ -1,24 +1,25 @@
 //! Closed forms: the expected tokens and times of rounds.
 //!
-//! `of_first[n]` is the probability that the first `n` tokens of a draft are accepted; see
-//! [`Acceptance::of_first`](crate::Acceptance::of_first). Times are in nanoseconds.
+//! `survival[n]` is the probability that the first `n` tokens of a draft are accepted; see
+//! [`Acceptance::survival`](crate::Acceptance::survival). Times are in nanoseconds.
 
-/// Returns the tokens that a round of draft-then-verify commits on average with a draft of `length` tokens, including the
-/// target's own (Leviathan et al. 2023, arXiv 2211.17192, equation 1, for any acceptance).
+/// Returns the tokens that a round of draft-then-verify commits on average with a draft of `length`
+/// tokens, including the target's own (Leviathan et al. 2023, arXiv 2211.17192, equation 1, for any
+/// acceptance).
 #[must_use]
-pub fn tokens_of_round(of_first: &[f64], length: usize) -> f64 {
-    of_first.iter().take(length + 1).sum()
+pub fn tokens_of_round(survival: &[f64], length: usize) -> f64 {
+    survival.iter().take(length + 1).sum()
 }
 
 /// The rounds of PEARL from a rejection to the next one.
 ///
-/// If `first` tokens were drafted before the first pass, it verifies them and the first token that is drafted
-/// during it (none: pre-verify). If all are accepted, `new` tokens drafted during a pass leave `new - 1` for
-/// the next pass (post-verify), and so on.
+/// If `first` tokens were drafted before the first pass, it verifies them and the first token that
+/// is drafted during it (none: pre-verify). If all are accepted, `new` tokens drafted during a pass
+/// leave `new - 1` for the next pass (post-verify), and so on.
 #[derive(Clone, Copy, Debug)]
 pub struct ParallelRounds<'a> {
     /// The acceptance of the drafts after the rejection.
-    pub of_first: &'a [f64],
+    pub survival: &'a [f64],
     /// The number of tokens that are drafted before the first pass.
     pub first: usize,
     /// The number of tokens that are drafted during a pass. It may be a mean.
@@ -33,37 +34,38 @@ impl ParallelRounds<'_> {
     /// Returns the expected tokens per nanosecond. `score_ns(rows)` is the time of a pass.
     #[must_use]
     pub fn speed(&self, score_ns: impl Fn(f64) -> f64) -> f64 {
-        let of_first = |tokens: f64| interpolated(self.of_first, tokens);
+        let survival = |tokens: f64| interpolated(self.survival, tokens);
         let (mut tokens, mut ns) = (0.0, self.first_ns);
-        // The tokens accepted so far, and those that the next pass verifies in addition to the first new one.
+        // The tokens accepted so far, and those that the next pass verifies in addition to the
+        // first new one.
         let (mut accepted, mut unverified) = (0.0, self.first as f64);
-        let end = self.of_first.len().saturating_sub(1) as f64;
+        let end = self.survival.len().saturating_sub(1) as f64;
         loop {
-            let reached = of_first(accepted);
+            let reached = survival(accepted);
             ns += reached * score_ns(unverified + 1.0).max(self.min_ns);
-            tokens += reached + sum(self.of_first, accepted, accepted + unverified);
+            tokens += reached + sum(self.survival, accepted, accepted + unverified);
             accepted += unverified + 1.0;
             unverified = (self.new - 1.0).max(0.0);
-            if accepted + unverified >= end || of_first(accepted) < 1e-3 {
+            if accepted + unverified >= end || survival(accepted) < 1e-3 {
                 return tokens / ns;
             }
         }
     }
 }
 
-/// Returns the value of `of_first` after so many tokens, between two of them by a straight line.
-fn interpolated(of_first: &[f64], tokens: f64) -> f64 {
+/// Returns the value of `survival` after so many tokens, between two of them by a straight line.
+fn interpolated(survival: &[f64], tokens: f64) -> f64 {
     let (low, part) = (tokens as usize, tokens.fract());
-    let at = |index: usize| of_first.get(index).or(of_first.last()).copied().unwrap_or(0.0);
+    let at = |index: usize| survival.get(index).or(survival.last()).copied().unwrap_or(0.0);
     at(low) + part * (at(low + 1) - at(low))
 }
 
-/// Returns the sum of `of_first` over the tokens after `from` up to `to`.
-fn sum(of_first: &[f64], from: f64, to: f64) -> f64 {
+/// Returns the sum of `survival` over the tokens after `from` up to `to`.
+fn sum(survival: &[f64], from: f64, to: f64) -> f64 {
     let (mut sum, mut at) = (0.0, from);
     while at < to {
         let step = (to - at).min(1.0);
-        sum += step * interpolated(of_first, at + 1.0);
+        sum += step * interpolated(survival, at + 1.0);
         at += 1.0;
     }
     sum
@@ -71,12 +73,12 @@ fn sum(of_first: &[f64], from: f64, to: f64) -> f64 {
 
 /// DSI's pipeline from a rejection to the next one.
 ///
-/// The row after the rejection takes a pass. Meanwhile the drafter makes tokens, and a job verifies every
-/// `rows` of them on a free replica.
+/// The row after the rejection takes a pass. Meanwhile the drafter makes tokens, and a job verifies
+/// every `rows` of them on a free replica.
 #[derive(Clone, Copy, Debug)]
 pub struct Pipeline<'a> {
     /// The acceptance of the drafts after the rejection.
-    pub of_first: &'a [f64],
+    pub survival: &'a [f64],
     /// The number of target replicas.
     pub replicas: usize,
     /// The number of rows of a job: DSI's lookahead.
@@ -93,11 +95,11 @@ impl Pipeline<'_> {
         let start_ns = if self.replicas > 1 { self.draft_ns } else { self.draft_ns.max(one_ns) };
         let step_ns = self.draft_ns.max(job_ns / self.replicas.max(1) as f64);
         // The first token is tested by the row after the rejection, the others by jobs.
-        let mut reached = self.of_first.iter().skip(1).step_by(self.rows.max(1));
+        let mut reached = self.survival.iter().skip(1).step_by(self.rows.max(1));
         let first_ns =
             reached.next().map_or(0.0, |all| all * (start_ns + job_ns - one_ns).max(0.0));
         let ns = one_ns + first_ns + reached.map(|all| all * step_ns).sum::<f64>();
-        self.of_first.iter().sum::<f64>() / ns
+        self.survival.iter().sum::<f64>() / ns
     }
 }
 
@@ -121,9 +123,9 @@ mod tests {
     #[test]
     fn pearls_cycle_is_the_chain_of_its_two_kinds_of_rounds() {
         for (rate, new) in [(0.3, 4.0), (0.8, 4.0), (0.9, 9.0)] {
-            let of_first = powers(rate);
+            let survival = powers(rate);
             let rounds =
-                ParallelRounds { of_first: &of_first, first: 0, new, first_ns: 0.0, min_ns: 0.0 };
+                ParallelRounds { survival: &survival, first: 0, new, first_ns: 0.0, min_ns: 0.0 };
             let all = rate.powf(new);
             let post = rate / (rate + 1.0 - all);
             let tokens = (1.0 - post) + post * (1.0 - all) / (1.0 - rate);
@@ -136,10 +138,10 @@ mod tests {
     #[test]
     fn drafting_first_pays_if_the_drafter_is_fast_and_often_wrong() {
         let speed = |rate, first: usize| {
-            let of_first = powers(rate);
+            let survival = powers(rate);
             let first_ns = first as f64 * 100.0;
             let rounds =
-                ParallelRounds { of_first: &of_first, first, new: 10.0, first_ns, min_ns: 0.0 };
+                ParallelRounds { survival: &survival, first, new: 10.0, first_ns, min_ns: 0.0 };
             rounds.speed(|_| 1_000.0)
         };
         assert!(speed(0.4, 2) > 1.1 * speed(0.4, 0));
@@ -148,10 +150,10 @@ mod tests {
 
     #[test]
     fn a_pipeline_with_replicas_hides_verification() {
-        let of_first = powers(0.9);
+        let survival = powers(0.9);
         let speed = |replicas, rows| {
             let draft_ns = 100.0 * rows as f64;
-            Pipeline { of_first: &of_first, replicas, rows, draft_ns }.speed(|_| 1_000.0)
+            Pipeline { survival: &survival, replicas, rows, draft_ns }.speed(|_| 1_000.0)
         };
         assert!(speed(10, 1) > 1.2 * speed(1, 10));
         // Fewer rows than one replica keeps up with are slower, and more are late.

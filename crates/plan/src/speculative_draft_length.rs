@@ -1,4 +1,5 @@
-//! The drafts of speculative decoding: of a fixed shape, or chosen from measured times and acceptance.
+//! The drafts of speculative decoding: of a fixed shape, or chosen from measured times and
+//! acceptance.
 
 use crate::confidence::{Confidence, Stops};
 use crate::estimates::slow_pass;
@@ -17,8 +18,8 @@ use forerun_core::{DraftShape, StopRule};
 pub enum DraftLength {
     /// Always the whole shape.
     Fixed,
-    /// Chosen from measured times and acceptance: for a chain, any length up to the shape's. Drafting
-    /// pauses when it would slow generation down, and is retried periodically.
+    /// Chosen from measured times and acceptance: for a chain, any length up to the shape's.
+    /// Drafting pauses when it would slow generation down, and is retried periodically.
     Auto,
     /// Two tokens more if all were accepted, else one less: the schedule of assisted generation in
     /// Hugging Face's transformers.
@@ -27,14 +28,15 @@ pub enum DraftLength {
 
 /// Decides the shape of the next draft.
 ///
-/// The automatic mode drafts the length with the most expected tokens a second after the present text. It knows the
-/// times of drafts and passes by their number of tokens, and the acceptance by position and in easy and hard stretches
-/// of the text ([`Acceptance`](crate::Acceptance)). It can also grow trees: node by node, the candidate that is accepted
-/// most often, as long as that gives more tokens a second. Or chains can stop where the drafter is unsure: it learns how often
-/// tokens are accepted by the drafter's confidence in them. While no draft is faster than the target alone, drafting pauses. It
-/// resumes when the hard stretch may be over, or to try: all trials together may lose 0.6 % of the
-/// time, and 5 % of what drafting has gained. Whatever the estimates say, drafting pauses while it has lost
-/// more than 0.8 % of the time and the time of 14 passes.
+/// The automatic mode drafts the length with the most expected tokens a second after the present
+/// text. It knows the times of drafts and passes by their number of tokens, and the acceptance by
+/// position and in easy and hard stretches of the text ([`Acceptance`](crate::Acceptance)). It can
+/// also grow trees: node by node, the candidate that is accepted most often, as long as that gives
+/// more tokens a second. Or chains can stop where the drafter is unsure: it learns how often tokens
+/// are accepted by the drafter's confidence in them. While no draft is faster than the target
+/// alone, drafting pauses. It resumes when the hard stretch may be over, or to try: all trials
+/// together may lose 0.6 % of the time, and 5 % of what drafting has gained. Whatever the estimates
+/// say, drafting pauses while it has lost more than 0.8 % of the time and the time of 14 passes.
 ///
 /// If other sequences share the passes, times are the job's share of them
 /// ([`JobCost::share`](forerun_core::JobCost::share)). So a draft is as long as is good for all
@@ -46,7 +48,8 @@ pub struct SpeculativeDraftLength {
     length: DraftLength,
     /// The largest tree, if the automatic mode grows trees.
     trees: Option<TreeLimits>,
-    /// What the drafter's confidence says, if chains stop by it, and whether they may in the present answer.
+    /// What the drafter's confidence says, if chains stop by it, and whether they may in the
+    /// present answer.
     confidence: Option<Confidence>,
     may_stop: bool,
     goodput: SharedGoodput,
@@ -86,8 +89,8 @@ struct Choice {
 
 /// The first draft length of assisted generation.
 const INITIAL_ASSISTED_LENGTH: usize = 5;
-/// The numbers of unread tokens at which the cost of catching up is measured: enough to measure, but
-/// cheap.
+/// The numbers of unread tokens at which the cost of catching up is measured: enough to measure,
+/// but cheap.
 const CATCH_UP_SAMPLE: std::ops::Range<usize> = READ_TOKENS..32;
 /// The share of the time that rounds without a draft may lose. They measure the speed to beat.
 const PLAIN_SHARE: f64 = 0.003;
@@ -97,7 +100,8 @@ const PLAIN_EVERY: u32 = 24;
 const HOPELESS: f64 = 4.0;
 /// The factor by which drafting must be faster to resume.
 const MIN_GAIN: f64 = 1.005;
-/// The factor by which a length with more rows than were tried must be faster, if they cost nothing, to be tried.
+/// The factor by which a length with more rows than were tried must be faster, if they cost
+/// nothing, to be tried.
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 
 impl SpeculativeDraftLength {
@@ -130,8 +134,8 @@ impl SpeculativeDraftLength {
         self
     }
 
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. The
-    /// automatic mode does not try a slow one to learn that.
+    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
+    /// the sizes of the models. The automatic mode does not try a slow one to learn that.
     #[must_use]
     pub fn with_expected_passes(mut self, passes: Option<f64>) -> Self {
         self.estimates.slow_pass = slow_pass(passes);
@@ -177,8 +181,8 @@ impl SpeculativeDraftLength {
     }
 
     /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
-    /// learned times and acceptance. It drafts at once if that is expected to pay, also if the last answer ended with a round
-    /// that measured the target alone.
+    /// learned times and acceptance. It drafts at once if that is expected to pay, also if the last
+    /// answer ended with a round that measured the target alone.
     #[must_use]
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
         let before_prompt =
@@ -203,9 +207,10 @@ impl SpeculativeDraftLength {
         self.shape.with_draft_tokens(length)
     }
 
-    /// Returns how many of `longest` tokens that were looked up to draft, if each is accepted at this rate. The automatic
-    /// mode knows what their rows cost; others take all of them. In the first round of an answer, a drafter that drafts reads the
-    /// prompt, and no lookup takes its place.
+    /// Returns how many of `longest` tokens that were looked up to draft, if each is accepted at
+    /// this rate. The automatic mode knows what their rows cost; others take all of them. In the
+    /// first round of an answer, a drafter that drafts reads the prompt, and no lookup takes its
+    /// place.
     #[must_use]
     pub fn lookup_length(&self, rate: f64, longest: usize) -> usize {
         if self.length != DraftLength::Auto {
@@ -230,8 +235,9 @@ impl SpeculativeDraftLength {
         if measures_plain { 0 } else { length }
     }
 
-    /// Returns how many tokens rounds with the drafter's next draft are expected to have in the time of a round with this number
-    /// of tokens that were looked up. `None` unless the automatic mode knows. `None` for a trial, too, whose time is not known.
+    /// Returns how many tokens rounds with the drafter's next draft are expected to have in the
+    /// time of a round with this number of tokens that were looked up. `None` unless the automatic
+    /// mode knows. `None` for a trial, too, whose time is not known.
     #[must_use]
     pub fn tokens_in_time_of_lookup(&self, length: usize) -> Option<f64> {
         let Next { shape, is_trial, ns } = &self.next;
@@ -251,8 +257,8 @@ impl SpeculativeDraftLength {
         }
         self.observe_confidences(round);
         let last_ns = self.last_ns.replace(round.score.finished_ns);
-        // A draft that had to read many tokens first does not show the drafter's usual speed. Those of a lookup in its place
-        // are a part of its usual work.
+        // A draft that had to read many tokens first does not show the drafter's usual speed. Those
+        // of a lookup in its place are a part of its usual work.
         let caught_up = if round.requested { self.unread_tokens } else { 0 };
         if round.requested {
             self.unread_tokens = 0;
@@ -288,8 +294,8 @@ impl SpeculativeDraftLength {
             self.ledger.add_catch_up(catch_up_ns);
         } else {
             (self.since_plain, self.since_plain_ns) = (0, 0.0);
-            // The target has worked alone, after a drafter that found nothing. Looking costs what it took, which is
-            // next to nothing without a model.
+            // The target has worked alone, after a drafter that found nothing. Looking costs what
+            // it took, which is next to nothing without a model.
             let draft_ns = self.estimates.draft_share_of(round).min(round_ns);
             if round.requested && draft_ns > 0.0 {
                 self.ledger.add_drafting(round_ns, round_ns - draft_ns, self.next.is_trial);
@@ -362,7 +368,8 @@ impl SpeculativeDraftLength {
         if is_trial { self.trial(trial) } else { none }
     }
 
-    /// Returns a draft as a trial. It does not stop early, because it is about what the estimates do not know.
+    /// Returns a draft as a trial. It does not stop early, because it is about what the estimates
+    /// do not know.
     fn trial(&self, choice: Choice) -> Next {
         let rule = self.useful_confidence().map(|_| StopRule::NEVER);
         Next { ns: choice.ns, shape: Some(stopping(choice.shape, rule)), is_trial: true }
@@ -390,7 +397,7 @@ impl SpeculativeDraftLength {
         let typical = stops.mean_length(longest).round().max(2.0) as usize;
         let ns = |length: usize| times.ns(DraftSize::of_chain(length.min(longest)));
         let token_ns = (ns(typical) - ns(1)) / (typical - 1) as f64;
-        let first = now.of_first(1).last().copied().unwrap_or(1.0);
+        let first = now.survival(1).last().copied().unwrap_or(1.0);
         stops.rule(token_ns * speed, first)
     }
 
@@ -435,8 +442,8 @@ impl SpeculativeDraftLength {
         }
     }
 
-    /// Returns the longest draft of a trial: at most about twice as many rows as were tried, because the cost of more is
-    /// not known.
+    /// Returns the longest draft of a trial: at most about twice as many rows as were tried,
+    /// because the cost of more is not known.
     fn reach(&self) -> usize {
         let reach = 2 * self.estimates.rows.largest() + 1;
         let most = self.trees.map_or(self.shape.length(), |trees| trees.nodes);
@@ -454,8 +461,8 @@ impl SpeculativeDraftLength {
             None if self.is_chain() => self.shape.length(),
             None => self.estimates.nodes_or(self.shape.max_nodes()),
         };
-        // One length does not show what further tokens cost: the job itself may take most of the time. To try that is
-        // cheap while there is nothing to read first.
+        // One length does not show what further tokens cost: the job itself may take most of the
+        // time. To try that is cheap while there is nothing to read first.
         let is_flat = self.estimates.draft.has_one_point() && self.unread_tokens == 0;
         (self.estimates.times(longest), self.estimates.times_at_best(longest, is_flat))
     }
@@ -467,15 +474,16 @@ impl SpeculativeDraftLength {
                 outlook.tokens_of_ranked(children)
             }
             DraftShape::ConfidentChain { length, stop } if *stop != StopRule::NEVER => {
-                let of_first = outlook.of_first(*length);
-                let stopping = self.stops().map(|stops| stops.of_first(&of_first));
-                rounds::tokens_of_round(&stopping.unwrap_or(of_first), *length)
+                let survival = outlook.survival(*length);
+                let stopping = self.stops().map(|stops| stops.survival(&survival));
+                rounds::tokens_of_round(&stopping.unwrap_or(survival), *length)
             }
-            _ => rounds::tokens_of_round(&outlook.of_first(shape.depth()), shape.depth()),
+            _ => rounds::tokens_of_round(&outlook.survival(shape.depth()), shape.depth()),
         }
     }
 
-    /// Returns the draft with the most tokens per nanosecond, of those up to `longest`. `stops`: how often chains go on.
+    /// Returns the draft with the most tokens per nanosecond, of those up to `longest`. `stops`:
+    /// how often chains go on.
     fn best(
         &self,
         outlook: &Outlook,
@@ -490,18 +498,18 @@ impl SpeculativeDraftLength {
             let shape = DraftShape::Ranked { children: grown.children };
             return Choice { shape, size: grown.size, tokens: grown.tokens, ns: grown.ns };
         }
-        let (whole, of_first) = (self.shape.depth(), outlook.of_first(self.shape.depth()));
+        let (whole, survival) = (self.shape.depth(), outlook.survival(self.shape.depth()));
         let is_chain = self.is_chain();
         let chain_ns = |length: usize| times.ns(DraftSize::of_chain(length));
-        let (of_first, stopping_ns) = match stops.filter(|_| is_chain) {
-            Some(stops) => (stops.of_first(&of_first), stops.mean_ns(longest, chain_ns)),
-            None => (of_first, Vec::new()),
+        let (survival, stopping_ns) = match stops.filter(|_| is_chain) {
+            Some(stops) => (stops.survival(&survival), stops.mean_ns(longest, chain_ns)),
+            None => (survival, Vec::new()),
         };
         let choices = (self.shortest()..=longest).map(|length| {
             let nodes =
                 if is_chain { length } else { self.estimates.nodes_or(self.shape.max_nodes()) };
             let size = DraftSize::of_chain(nodes);
-            let tokens = rounds::tokens_of_round(&of_first, if is_chain { length } else { whole });
+            let tokens = rounds::tokens_of_round(&survival, if is_chain { length } else { whole });
             let ns = stopping_ns.get(length.wrapping_sub(1)).copied();
             (length, size, tokens, ns.unwrap_or_else(|| times.ns(size)))
         });
@@ -640,7 +648,8 @@ mod tests {
         SpeculativeDraftLength::new(DraftShape::Chain { length: 16 }, length)
     }
 
-    /// Each draft follows a pause, because a second row is as slow as three passes. What reading costs is known all the same.
+    /// Each draft follows a pause, because a second row is as slow as three passes. What reading
+    /// costs is known all the same.
     #[test]
     fn reading_is_measured_if_every_draft_follows_a_pause() {
         let pair = SimulatedPair {
@@ -686,7 +695,8 @@ mod tests {
         }
     }
 
-    /// A cold drafter after one round without a draft says nothing about the time in which it reads the next prompt.
+    /// A cold drafter after one round without a draft says nothing about the time in which it reads
+    /// the next prompt.
     #[test]
     fn every_answer_drafts_if_the_drafter_is_good() {
         let pair = SimulatedPair { agreement: 1, draft_ns: 300, cold_ns: 400, ..PAIR };
@@ -719,7 +729,8 @@ mod tests {
         assert!(requested > 1_900, "drafts were requested in {requested} of 2,000 rounds");
     }
 
-    /// A drafter that looks at its own confidence may find nothing worth a row, for the price of a forward.
+    /// A drafter that looks at its own confidence may find nothing worth a row, for the price of a
+    /// forward.
     #[test]
     fn a_drafter_that_takes_time_and_finds_nothing_is_paused() {
         for (in_one_forward, empty_ns) in [(true, 500), (false, 500), (true, 30)] {
@@ -792,8 +803,9 @@ mod tests {
         assert!(speed > 2.0, "{speed}");
     }
 
-    /// Simulates rounds with a drafter of which the best token is right for every other token of the text, and the
-    /// second one for the others. Returns the last draft, and the speedup over plain decoding.
+    /// Simulates rounds with a drafter of which the best token is right for every other token of
+    /// the text, and the second one for the others. Returns the last draft, and the speedup over
+    /// plain decoding.
     fn run_second(
         policy: &mut SpeculativeDraftLength,
         rounds: usize,
@@ -877,7 +889,7 @@ mod tests {
             for (found, expected) in times(&mixed).iter().zip(times(&without)) {
                 assert!((found - expected).abs() < 1.0, "{found} ns, {expected} ns");
             }
-            let first = mixed.estimates.acceptance.of_first(5);
+            let first = mixed.estimates.acceptance.survival(5);
             assert!(first[5] > 0.8, "{first:?}");
             let mean = |depths: &[usize]| depths[200..].iter().sum::<usize>() / 200;
             assert_eq!(mean(&depths), mean(&usual), "the drafter's lengths");

@@ -1,5 +1,6 @@
 //! The models and drafters that a worker has loaded, and the execution of jobs.
 
+use crate::pending_job::PendingJob;
 use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
@@ -7,7 +8,7 @@ use forerun_core::{
     RowLogprobs, RowUse, Sampler, Sampling, ScoreJob, Scores, SequenceId, node_of_row,
 };
 use forerun_draft::{DraftContext, Drafter, draft_with_forced_tokens};
-use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
+use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -165,19 +166,29 @@ impl Engine {
         draft_with_forced_tokens(drafter, &contexts, done);
     }
 
-    /// Runs one forward pass for score jobs of different sequences.
+    /// Runs one forward pass for score jobs of different sequences. Returns the outputs of those that
+    /// are complete.
     ///
     /// # Panics
     /// As [`Engine::execute`].
-    pub(crate) fn score_pass(&mut self, index: usize, jobs: &mut [ScorePart<'_>]) {
-        jobs.iter().for_each(|part| self.compile_constraint(part.job));
+    pub(crate) fn score_pass(
+        &mut self,
+        index: usize,
+        jobs: &mut [PendingJob],
+    ) -> Vec<Option<Result<JobOutput, ModelError>>> {
+        jobs.iter().for_each(|pending| self.compile_constraint(&pending.job));
         let model = self.targets.get_mut(&index).expect("a target of this index");
         let vocab_size = model.vocab_size();
-        let batch = jobs.iter_mut().map(|ScorePart { job, cancel, progress }| BatchEntry {
+        let batch = jobs.iter_mut().map(|PendingJob { job, cancel, progress, .. }| BatchEntry {
             request: forward_request(score_job(job), vocab_size, cancel),
             progress,
         });
         model.forward(&mut batch.collect::<Vec<_>>());
+        let output = |PendingJob { job, progress, .. }: &mut PendingJob| {
+            let result = progress.result.take()?;
+            Some(result.and_then(|output| scores(score_job(job), output)).map(JobOutput::Score))
+        };
+        jobs.iter_mut().map(output).collect()
     }
 
     /// Compiles a job's constraint, unless it is compiled already.
@@ -191,22 +202,6 @@ impl Engine {
     pub fn release(&mut self, sequence: SequenceId) {
         self.drafters.values_mut().for_each(|drafter| drafter.release(sequence));
         self.targets.values_mut().for_each(|model| model.release(sequence));
-    }
-}
-
-/// A score job, and how far it has got.
-pub(crate) struct ScorePart<'a> {
-    pub(crate) job: &'a Job,
-    pub(crate) cancel: &'a AtomicBool,
-    pub(crate) progress: &'a mut Progress,
-}
-
-impl ScorePart<'_> {
-    /// Removes and returns the job's output, if it is complete.
-    pub(crate) fn take_output(&mut self) -> Option<Result<JobOutput, ModelError>> {
-        let result = self.progress.result.take()?;
-        let job = score_job(self.job);
-        Some(result.and_then(|output| scores(job, output)).map(JobOutput::Score))
     }
 }
 

@@ -9,6 +9,7 @@ mod engine;
 mod inline;
 mod memory;
 mod nearness;
+mod pending_job;
 mod placement;
 mod recorder;
 mod remote_workers;

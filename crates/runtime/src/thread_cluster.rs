@@ -1,8 +1,9 @@
 //! A cluster of threads: one worker per device group, and any number of handles.
 
 use crate::nearness::Nearness;
+use crate::pending_job::PendingJob;
 use crate::recorder::Recorder;
-use crate::worker::{self, Assignment, Message, OnCompletion, Reply, TeamSpec, WorkerSpec};
+use crate::worker::{self, Message, OnCompletion, Reply, TeamSpec, WorkerSpec};
 use crate::workers::{ClusterHandle, Workers};
 use forerun_core::trace::Trace;
 use forerun_core::{Cluster, ClusterError, Completion, Job, Outcome, Role, SequenceId, Ticket};
@@ -180,10 +181,10 @@ impl Shared {
         };
         let ticket = Ticket(self.tickets.fetch_add(1, Ordering::Relaxed));
         let reply = Reply::new(ticket, completed);
-        let assignment = Box::new(Assignment { role: on, job, cancel, reply });
-        if let Err(SendError(message)) = queue.send(Message::Run(assignment)) {
-            if let Message::Run(assignment) = message {
-                assignment.reply.discard();
+        let job = Box::new(PendingJob::new(on, job, cancel, reply));
+        if let Err(SendError(message)) = queue.send(Message::Run(job)) {
+            if let Message::Run(job) = message {
+                job.answer.reply.discard();
             }
             return Err(gone);
         }

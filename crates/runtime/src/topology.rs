@@ -10,8 +10,8 @@ use std::fmt;
 use std::path::Path;
 use system_files::SystemFiles;
 
-/// The logical processors that a process may use, the cores and NUMA nodes that they belong to, and the
-/// CPU quota of the process.
+/// The logical processors that a process may use, the cores and NUMA nodes that they belong to, and
+/// the CPU quota of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// The preferred ones first.
@@ -90,8 +90,9 @@ impl Topology {
         }
     }
 
-    /// Reads the topology from the files below `root`/proc and `root`/sys, as Linux describes it there. An
-    /// affinity mask allows the given logical processors. Without files, each of them has a core of its own.
+    /// Reads the topology from the files below `root`/proc and `root`/sys, as Linux describes it
+    /// there. An affinity mask allows the given logical processors. Without files, each of them has
+    /// a core of its own.
     #[must_use]
     pub fn read(root: &Path, allowed: &[usize]) -> Self {
         let files = SystemFiles::new(root);
@@ -144,7 +145,8 @@ impl Topology {
         self.processors.iter().copied().filter(|processor| processor.sibling == 0)
     }
 
-    /// Returns one logical processor of each performance core, or of each core if there are no others.
+    /// Returns one logical processor of each performance core, or of each core if there are no
+    /// others.
     fn best_cores(&self) -> impl Iterator<Item = Processor> + '_ {
         let efficient = self.cores().all(|core| core.on_efficiency_core);
         self.cores().filter(move |core| core.on_efficiency_core == efficient)
@@ -169,17 +171,19 @@ impl Topology {
         self.quota
     }
 
-    /// Returns the cores for the threads of all teams together: one logical processor of each performance
-    /// core of one NUMA node, and no more than the CPU quota has whole processors, but at least one.
+    /// Returns the cores for the threads of all teams together: one logical processor of each
+    /// performance core of one NUMA node, and no more than the CPU quota has whole processors, but
+    /// at least one.
     #[must_use]
     pub fn default_cores(&self) -> Vec<usize> {
         let quota = self.quota.map_or(usize::MAX, CpuQuota::threads);
         self.preferred(self.largest_node().min(quota))
     }
 
-    /// Returns cores for a number of threads: those of the performance cores first, NUMA node by NUMA node,
-    /// then efficiency cores, then further logical processors of the same cores. Returns `None` for no
-    /// threads, and for more threads than logical processors. The CPU quota does not count.
+    /// Returns cores for a number of threads: those of the performance cores first, NUMA node by
+    /// NUMA node, then efficiency cores, then further logical processors of the same cores. Returns
+    /// `None` for no threads, and for more threads than logical processors. The CPU quota does not
+    /// count.
     #[must_use]
     pub fn cores_for(&self, threads: usize) -> Option<Vec<usize>> {
         (1..=self.processors.len()).contains(&threads).then(|| self.preferred(threads))

@@ -1,13 +1,13 @@
 //! Workers: a worker is one thread that owns a device group's team, models, drafters and caches.
 
 use crate::engine::Engine;
+use crate::pending_job::PendingJob;
 use crate::recorder::Recorder;
 use crate::worker_loop::WorkerLoop;
-use forerun_core::{Completion, Job, JobCost, JobError, Role, SequenceId, Ticket};
+use forerun_core::{Completion, JobCost, JobError, Role, SequenceId, Ticket};
 use forerun_cpu::{LentCores, Team, TeamError};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -88,16 +88,8 @@ const STACK_BYTES: usize = 8 << 20;
 
 /// A message to a worker.
 pub(crate) enum Message {
-    Run(Box<Assignment>),
+    Run(Box<PendingJob>),
     Release(SequenceId),
-}
-
-/// A submitted job, with the channel for its completion.
-pub(crate) struct Assignment {
-    pub(crate) role: Role,
-    pub(crate) job: Job,
-    pub(crate) cancel: Arc<AtomicBool>,
-    pub(crate) reply: Reply,
 }
 
 /// A function that receives the completion of one job.

@@ -1,20 +1,20 @@
 //! The loop that runs a worker's jobs, in batches.
 
-use crate::engine::{Engine, ScorePart, job_error};
+use crate::engine::{Engine, job_error};
+use crate::pending_job::{PendingAnswer, PendingJob};
 use crate::recorder::{JobTimings, Recorder};
-use crate::shared_device::{DeviceUseLog, DeviceUseTiming};
-use crate::timed::{ForwardLog, ForwardTiming};
-use crate::worker::{Assignment, Message, Reply, panic_message};
+use crate::shared_device::DeviceUseLog;
+use crate::timed::ForwardLog;
+use crate::worker::{Message, panic_message};
 use forerun_core::{
-    ActiveSequences, Completion, Job, JobCost, JobError, JobOutput, QueuedJob, Role, SequenceId,
-    next_batch,
+    ActiveSequences, Completion, Job, JobCost, JobError, JobOutput, QueuedJob, Role, next_batch,
 };
 use forerun_cpu::Team;
 use forerun_lm::{ModelError, Progress};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -30,47 +30,6 @@ pub(crate) struct WorkerLoop {
 
 /// A worker waits at most this part of the last batch's time for further jobs.
 const WAIT_PART: u32 = 10;
-
-/// A job that has no answer yet.
-struct PendingJob {
-    role: Role,
-    job: Job,
-    cancel: Arc<AtomicBool>,
-    /// How far a score job has got.
-    progress: Progress,
-    answer: PendingAnswer,
-}
-
-/// What a job's answer needs in addition to its output.
-struct PendingAnswer {
-    reply: Reply,
-    /// When the job's first pass started.
-    started: Option<Instant>,
-    /// Its parts of earlier passes.
-    forwards: Vec<ForwardTiming>,
-    /// The uses of shared devices in these passes.
-    device_uses: Vec<DeviceUseTiming>,
-}
-
-impl PendingJob {
-    fn is_cancelled(&self) -> bool {
-        self.cancel.load(Ordering::Relaxed)
-    }
-}
-
-impl QueuedJob for PendingJob {
-    fn role(&self) -> Role {
-        self.role
-    }
-
-    fn sequence(&self) -> SequenceId {
-        self.job.sequence()
-    }
-
-    fn has_started(&self) -> bool {
-        self.answer.started.is_some()
-    }
-}
 
 impl WorkerLoop {
     /// Creates the loop of an engine's worker.
@@ -103,7 +62,7 @@ impl WorkerLoop {
             for message in messages.try_iter() {
                 self.receive(message, &mut queue);
             }
-            self.wait_for_company(messages, &mut queue);
+            self.wait_for_batch(messages, &mut queue);
             let batch = next_batch(&mut queue);
             let started = Instant::now();
             self.last_batch = batch.len();
@@ -115,7 +74,7 @@ impl WorkerLoop {
     /// Waits for the next jobs of the sequences that have just been answered together, so that they
     /// stay together. Otherwise the first of them would run alone, and so would the others after
     /// it.
-    fn wait_for_company(&mut self, messages: &Receiver<Message>, queue: &mut VecDeque<PendingJob>) {
+    fn wait_for_batch(&mut self, messages: &Receiver<Message>, queue: &mut VecDeque<PendingJob>) {
         if self.last_batch < 2 {
             return;
         }
@@ -140,13 +99,7 @@ impl WorkerLoop {
                 self.engine.release(sequence);
                 self.answers.active.release(sequence);
             }
-            Message::Run(assignment) => {
-                let Assignment { role, job, cancel, reply } = *assignment;
-                let (forwards, device_uses) = (Vec::new(), Vec::new());
-                let answer = PendingAnswer { reply, started: None, forwards, device_uses };
-                let progress = Progress::default();
-                queue.push_back(PendingJob { role, job, cancel, progress, answer });
-            }
+            Message::Run(job) => queue.push_back(*job),
         }
     }
 
@@ -197,17 +150,8 @@ impl WorkerLoop {
 
     /// Runs one pass of score jobs. Returns the jobs that need another pass.
     fn score_pass(&mut self, index: usize, mut batch: Vec<PendingJob>) -> Vec<PendingJob> {
-        let parts = batch.iter_mut().map(|PendingJob { job, cancel, progress, .. }| ScorePart {
-            job,
-            cancel,
-            progress,
-        });
-        let mut parts: Vec<ScorePart<'_>> = parts.collect();
         let engine = &mut self.engine;
-        let work = AssertUnwindSafe(|| {
-            engine.score_pass(index, &mut parts);
-            parts.iter_mut().map(ScorePart::take_output).collect::<Vec<_>>()
-        });
+        let work = AssertUnwindSafe(|| engine.score_pass(index, &mut batch));
         let outputs = match catch_unwind(work) {
             Ok(outputs) => outputs,
             Err(panic) => {

@@ -94,8 +94,8 @@ impl Drafter for UnreliableDrafter {
     }
 }
 
-/// A cluster in which the order and the durations of jobs depend on the seed. It also checks that a decoder
-/// reports outcomes only for completed tickets.
+/// A cluster in which the order and the durations of jobs depend on the seed. It also checks that a
+/// decoder reports outcomes only for completed tickets.
 struct ShuffledCluster {
     cluster: InlineCluster,
     dice: Dice,
@@ -295,7 +295,8 @@ fn check(seed: u64) {
     });
     decoder.stop(&mut cluster);
 
-    // The committed tokens are those of the target, and complete unless something may end the answer.
+    // The committed tokens are those of the target, and complete unless something may end the
+    // answer.
     let len = sequence.tokens().len();
     assert_eq!(sequence.tokens(), &expected.tokens()[..len], "{name}");
     let logprobs = expected.logprobs().map(|all| &all[..sequence.generated().len()]);

@@ -1,5 +1,5 @@
-//! Reproducible decoders: with rejection sampling, the text of a seed does not depend on which device
-//! finishes first.
+//! Reproducible decoders: with rejection sampling, the text of a seed does not depend on which
+//! device finishes first.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -34,8 +34,8 @@ fn table(seed: u64) -> TableModel {
     TableModel { history: 2, ..TableModel::new(seed, VOCAB, 12.0) }
 }
 
-/// A fake layer-parallel model. A row depends on which rows before it are exact, and the model keeps track
-/// of these like a cache.
+/// A fake layer-parallel model. A row depends on which rows before it are exact, and the model
+/// keeps track of these like a cache.
 #[derive(Default)]
 struct LayerParallelTable {
     held: Vec<(TokenId, bool)>,
@@ -86,8 +86,8 @@ impl LayerParallelTable {
     }
 }
 
-/// A cluster in which the order and the durations of jobs depend on the seed, as with devices of varying
-/// speed.
+/// A cluster in which the order and the durations of jobs depend on the seed, as with devices of
+/// varying speed.
 struct ShuffledCluster {
     cluster: InlineCluster,
     seed: u64,
@@ -219,8 +219,8 @@ fn pearls_text_does_not_depend_on_the_order_of_jobs() {
     }
 }
 
-/// A prepared draft is the one that would be made after the verdict. So the text is that of speculative decoding,
-/// whether drafts are prepared in time or not.
+/// A prepared draft is the one that would be made after the verdict. So the text is that of
+/// speculative decoding, whether drafts are prepared in time or not.
 #[test]
 fn ssds_text_is_that_of_speculative_decoding() {
     let draft_length =
@@ -262,7 +262,8 @@ fn ssds_text_is_that_of_speculative_decoding() {
     }
 }
 
-/// The automatic length of speculative decoding follows the acceptance and the sizes of the models, and no clock.
+/// The automatic length of speculative decoding follows the acceptance and the sizes of the models,
+/// and no clock.
 #[test]
 fn automatic_lengths_do_not_follow_the_clock() {
     let method = METHODS.iter().find(|entry| entry.name == "speculative").unwrap();

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 /// A folder with the files of a made-up machine.
 struct Machine(TempDir);
 
-/// The mounts of cgroup v2, and of a v1 hierarchy that has the CPU controller next to one that has not.
+/// The mounts of cgroup v2, and of a v1 hierarchy that has the CPU controller next to one that has
+/// not.
 const V2: &str = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 const V1: &str = "33 32 0:30 / /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n\
                   34 32 0:31 / /sys/fs/cgroup/cpu,cpuacct ro master:9 - cgroup cgroup rw,cpu,cpuacct\n";
@@ -118,7 +119,8 @@ fn cores_without_a_speed_are_equal() {
     assert_eq!(machine.topology(0..3).default_cores(), [0, 1, 2]);
 }
 
-/// A server with two sockets of four cores, whose logical processors are numbered as many servers do.
+/// A server with two sockets of four cores, whose logical processors are numbered as many servers
+/// do.
 fn server() -> Machine {
     let cores: Vec<[usize; 2]> = (0..8).map(|core| [core, core + 8]).collect();
     let cores: Vec<&[usize]> = cores.iter().map(|core| &core[..]).collect();

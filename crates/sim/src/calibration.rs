@@ -1,6 +1,6 @@
 //! Calibrations: measured times and acceptance of real models, as input of simulations.
 
-use crate::{AcceptanceModel, Cost, ForwardCost, Gathers, HandOvers, SimError};
+use crate::{AcceptanceModel, Cost, ForwardCost, GatherCosts, SimError, TransferCosts};
 use serde::Deserialize;
 use std::fmt::Write;
 
@@ -41,11 +41,11 @@ pub struct MeasuredPasses {
     /// What is added to these times because several ranks compute each layer together. Without it,
     /// they include everything.
     #[serde(default)]
-    pub gathers: Option<Gathers>,
+    pub gathers: Option<GatherCosts>,
     /// What is added to these times because several ranks have some layers each. Without it, they
     /// include everything.
     #[serde(default)]
-    pub hand_overs: Option<HandOvers>,
+    pub hand_overs: Option<TransferCosts>,
 }
 
 /// Converts milliseconds to nanoseconds.
@@ -174,7 +174,7 @@ mod tests {
             first_ms: 80.5,
             rows_ms: vec![(1, 10.25), (4, 12.5)],
             next_ms: (model == "b").then_some(1.25),
-            gathers: (model == "b").then(|| Gathers {
+            gathers: (model == "b").then(|| GatherCosts {
                 ranks: 2,
                 numbers: vec![64, 256],
                 hidden: 64,
@@ -183,7 +183,7 @@ mod tests {
                 latency_ms: 0.03,
                 gigabytes_per_second: 0.000_25,
             }),
-            hand_overs: (model != "b").then_some(HandOvers {
+            hand_overs: (model != "b").then_some(TransferCosts {
                 stages: 4,
                 hidden: 0,
                 features: 0,

@@ -19,21 +19,21 @@ pub enum SimulatedMethod {
     /// Speculative decoding, which alternates drafting and verification.
     #[default]
     Speculative,
-    /// PEARL with the eager schedule: it drafts during verification, and a round ends with the target's
-    /// pass.
+    /// PEARL with the eager schedule: it drafts during verification, and a round ends with the
+    /// target's pass.
     Pearl,
     /// PEARL with the eager schedule and automatic draft lengths up to the given one.
     PearlAuto,
     /// PEARL with the paper's schedule: a round also waits for all draft tokens.
     PearlPaper,
-    /// PEARL with the paper's schedule, without pre-verify: the drafter runs alone while there are no
-    /// unverified tokens.
+    /// PEARL with the paper's schedule, without pre-verify: the drafter runs alone while there are
+    /// no unverified tokens.
     PearlNoPreVerify,
-    /// PEARL with the paper's schedule, without post-verify: the drafter waits while there are unverified
-    /// tokens.
+    /// PEARL with the paper's schedule, without post-verify: the drafter waits while there are
+    /// unverified tokens.
     PearlNoPostVerify,
-    /// DSI, which verifies the tokens of all drafters on all targets in parallel. The draft length is the
-    /// lookahead.
+    /// DSI, which verifies the tokens of all drafters on all targets in parallel. The draft length
+    /// is the lookahead.
     Dsi,
     /// SSD, which prepares drafts for the likely verdicts during verification.
     Ssd,
@@ -53,8 +53,8 @@ impl SimulatedMethod {
         (Self::Ssd, "ssd"),
     ];
 
-    /// Creates the decoder of this method for the replicas and the draft length of a simulation. DSI uses all drafters;
-    /// every other method uses the first one.
+    /// Creates the decoder of this method for the replicas and the draft length of a simulation.
+    /// DSI uses all drafters; every other method uses the first one.
     pub(crate) fn decoder(self, simulation: &Simulation) -> Box<dyn Decoder> {
         let draft_tokens = simulation.draft_tokens;
         let chain = DraftShape::Chain { length: draft_tokens };

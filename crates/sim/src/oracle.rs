@@ -15,27 +15,31 @@ pub(crate) const VOCABULARY: usize = 256;
 pub enum AcceptanceModel {
     /// With the same probability at every position, independently.
     Iid(f64),
-    /// With a probability for each position in the draft. The last one applies to all further positions.
+    /// With a probability for each position in the draft. The last one applies to all further
+    /// positions.
     ByPosition(Vec<f64>),
     /// As recorded for each position after the prompt; never after the end of the record.
     Recorded(Vec<bool>),
-    /// As recorded for each position after the prompt: the length of the longest draft that begins there, and how many of
-    /// its tokens are the target's. Drafts are empty after the end of the record.
+    /// As recorded for each position after the prompt: the length of the longest draft that begins
+    /// there, and how many of its tokens are the target's. Drafts are empty after the end of the
+    /// record.
     Drafts(Vec<(usize, usize)>),
-    /// As recorded for each position after the prompt: what a draft holds that begins there. `None`: nothing is drafted,
-    /// as after the end of the record. Otherwise, by depth, the rank of the target's token among the drafter's candidates
-    /// after the target's own tokens, 0 for the best. It ends where the token is not among the candidates.
+    /// As recorded for each position after the prompt: what a draft holds that begins there.
+    /// `None`: nothing is drafted, as after the end of the record. Otherwise, by depth, the rank of
+    /// the target's token among the drafter's candidates after the target's own tokens, 0 for the
+    /// best. It ends where the token is not among the candidates.
     Ranks(Vec<Option<Vec<usize>>>),
-    /// Of a drafter that drafts a block after the last token whose features the target has computed (DFlash, JetSpec,
-    /// DSpark): with a probability for each position of the block. A draft after tokens without features begins in the
-    /// middle of the block. It ends with the block.
+    /// Of a drafter that drafts a block after the last token whose features the target has computed
+    /// (DFlash, JetSpec, DSpark): with a probability for each position of the block. A draft after
+    /// tokens without features begins in the middle of the block. It ends with the block.
     Block(Vec<f64>),
     /// Of a drafter that has a mask for each position after the first (ParallelSpec).
     Masks {
         /// The probability for each position of the draft, which ends with the last one.
         positions: Vec<f64>,
-        /// Whether the drafter reads the target's features. It drafts nothing before there are any. Tokens without
-        /// features stand in front of the masks, so they shorten no draft, and here they make none worse.
+        /// Whether the drafter reads the target's features. It drafts nothing before there are any.
+        /// Tokens without features stand in front of the masks, so they shorten no draft, and here
+        /// they make none worse.
         reads_features: bool,
     },
     /// With a probability that depends on the text and on the position in the draft.
@@ -44,8 +48,8 @@ pub enum AcceptanceModel {
         text: Vec<f64>,
         /// Factors for each position in the draft. The last one applies to all further positions.
         depth: Vec<f64>,
-        /// Of wrong drafts: the target's token is not among the drafter's `n` best with probability `n` to the minus
-        /// this power.
+        /// Of wrong drafts: the target's token is not among the drafter's `n` best with probability
+        /// `n` to the minus this power.
         #[serde(default = "one")]
         rank_power: f64,
     },
@@ -86,8 +90,8 @@ pub(crate) struct Prefix<'a> {
 }
 
 impl Prefix<'_> {
-    /// Returns the position in the drafter's block of the first token after the prefix: 0 if only the last token of the
-    /// prefix has no features. `None` if there are no features yet.
+    /// Returns the position in the drafter's block of the first token after the prefix: 0 if only
+    /// the last token of the prefix has no features. `None` if there are no features yet.
     fn place_in_block(self) -> Option<usize> {
         let without_features = self.tokens.len() - self.with_features.min(self.tokens.len());
         (self.with_features > 0).then(|| without_features.saturating_sub(1))
@@ -96,9 +100,9 @@ impl Prefix<'_> {
 
 /// The outputs of simulated models.
 ///
-/// The seed determines the text. The target decodes greedily and always continues the text. A drafter
-/// proposes the target's token as often as its [`AcceptanceModel`] says. Like real models, both are
-/// functions of the preceding tokens.
+/// The seed determines the text. The target decodes greedily and always continues the text. A
+/// drafter proposes the target's token as often as its [`AcceptanceModel`] says. Like real models,
+/// both are functions of the preceding tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Oracle {
     /// The seed of the text and of the drafters' errors.
@@ -108,8 +112,8 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Returns the oracle of one of several sequences, or of a branch. Sequence 0 has the oracle itself; every
-    /// other one has a text and errors of its own.
+    /// Returns the oracle of one of several sequences, or of a branch. Sequence 0 has the oracle
+    /// itself; every other one has a text and errors of its own.
     #[must_use]
     pub fn of_sequence(&self, sequence: SequenceId) -> Self {
         let seed = self.seed.wrapping_add(sequence.base().0);
@@ -133,9 +137,9 @@ impl Oracle {
         (0..tokens).map(|position| self.token(position)).collect()
     }
 
-    /// Returns the rank of the target's token among the tokens of a drafter that is wrong at this position. It is
-    /// above `n` with a probability of `1/n`: the power law that SSD measures (arXiv 2603.03251), with
-    /// exponent 1 unless the acceptance has another one.
+    /// Returns the rank of the target's token among the tokens of a drafter that is wrong at this
+    /// position. It is above `n` with a probability of `1/n`: the power law that SSD measures
+    /// (arXiv 2603.03251), with exponent 1 unless the acceptance has another one.
     fn rank(&self, drafter: usize, position: usize) -> usize {
         let uniform = self.uniform(position, Purpose::Accept, drafter as TokenId);
         let power = match self.acceptance(drafter) {
@@ -149,8 +153,8 @@ impl Oracle {
         self.drafters.get(drafter).or(self.drafters.last())
     }
 
-    /// Whether a drafter proposes the target's token at a position of the text, which is number `depth`
-    /// (from 0) of its draft or its block.
+    /// Whether a drafter proposes the target's token at a position of the text, which is number
+    /// `depth` (from 0) of its draft or its block.
     fn is_right(&self, drafter: usize, position: usize, depth: usize, prompt_len: usize) -> bool {
         let uniform = || self.uniform(position, Purpose::Draft, drafter as TokenId);
         match self.acceptance(drafter) {
@@ -184,8 +188,9 @@ impl Oracle {
 }
 
 impl Oracle {
-    /// Returns the rank of the target's token at a position of the text, which is number `depth` (from 0) of a draft after
-    /// the target's own tokens. `None`: it is not among the drafter's candidates.
+    /// Returns the rank of the target's token at a position of the text, which is number `depth`
+    /// (from 0) of a draft after the target's own tokens. `None`: it is not among the drafter's
+    /// candidates.
     fn rank_in_draft(
         &self,
         drafter: usize,
@@ -227,7 +232,8 @@ impl Oracle {
         }
     }
 
-    /// Returns the number of the first token after a prefix, from 0, in the draft or in the drafter's block.
+    /// Returns the number of the first token after a prefix, from 0, in the draft or in the
+    /// drafter's block.
     fn first_depth(&self, drafter: usize, prefix: Prefix<'_>) -> usize {
         match self.acceptance(drafter) {
             Some(AcceptanceModel::Block(_)) => prefix.place_in_block().unwrap_or(0),
@@ -235,7 +241,8 @@ impl Oracle {
         }
     }
 
-    /// Returns whether a draft job takes no pass, because the drafter's block is full or it has no features.
+    /// Returns whether a draft job takes no pass, because the drafter's block is full or it has no
+    /// features.
     pub(crate) fn drafts_nothing(&self, drafter: usize, job: &Job) -> bool {
         let reads_features = self.acceptance(drafter).is_some_and(AcceptanceModel::reads_features);
         match job {
@@ -268,8 +275,9 @@ impl CachedOracle {
         self.oracle.drafts_nothing(drafter, job)
     }
 
-    /// Returns the output of a job, or `None` if the job requests a draft that is neither a chain, nor a single depth,
-    /// nor a tree of ranked candidates. `drafter` is the index of the drafter and is ignored for the target.
+    /// Returns the output of a job, or `None` if the job requests a draft that is neither a chain,
+    /// nor a single depth, nor a tree of ranked candidates. `drafter` is the index of the drafter
+    /// and is ignored for the target.
     pub(crate) fn answer(&mut self, drafter: usize, job: &Job) -> Option<JobOutput> {
         match job {
             Job::Draft { tokens, prompt_len, shape, feedback, .. } => {
@@ -320,8 +328,8 @@ impl CachedOracle {
         (tokens.len()..).take(length).enumerate().map(next).collect()
     }
 
-    /// Returns the `count` best tokens of a drafter after its best one at a position. `is_text`: whether the tokens before
-    /// it are the text.
+    /// Returns the `count` best tokens of a drafter after its best one at a position. `is_text`:
+    /// whether the tokens before it are the text.
     fn others(
         &self,
         drafter: usize,
@@ -353,7 +361,8 @@ impl CachedOracle {
         best
     }
 
-    /// Returns the candidates of a drafter after a prefix: for each row of the tree, its number of best ones.
+    /// Returns the candidates of a drafter after a prefix: for each row of the tree, its number of
+    /// best ones.
     fn ranked_tree(&mut self, drafter: usize, prefix: Prefix<'_>, children: &[usize]) -> TokenTree {
         let Prefix { tokens, prompt_len, .. } = prefix;
         let mut tree = TokenTree::new();
@@ -396,8 +405,8 @@ impl CachedOracle {
         is_text.into_iter().enumerate().map(row).collect()
     }
 
-    /// Returns whether `tokens` is a prefix of the text. Generates the text up to `more` positions after
-    /// `tokens` first.
+    /// Returns whether `tokens` is a prefix of the text. Generates the text up to `more` positions
+    /// after `tokens` first.
     fn is_text(&mut self, tokens: &[TokenId], more: usize) -> bool {
         let missing = self.text.len()..tokens.len() + more;
         self.text.extend(missing.map(|position| self.oracle.token(position)));
@@ -405,7 +414,8 @@ impl CachedOracle {
     }
 }
 
-/// Returns the features of the tokens from `from` on and of the nodes of `tree`. Only their number matters.
+/// Returns the features of the tokens from `from` on and of the nodes of `tree`. Only their number
+/// matters.
 pub(crate) fn features(from: usize, tokens: &[TokenId], tree: &TokenTree) -> FeatureRows {
     FeatureRows::new(1, vec![0.0; tokens.len().saturating_sub(from) + tree.len()])
 }
@@ -421,8 +431,8 @@ mod tests {
     use super::*;
     use forerun_core::{Features, Sampling, TargetFeedback};
 
-    /// A block begins after the last token with features, so tokens without features shorten the draft. Masks stand after
-    /// them.
+    /// A block begins after the last token with features, so tokens without features shorten the
+    /// draft. Masks stand after them.
     #[test]
     fn drafts_of_a_block_end_with_the_block() {
         let positions = vec![1.0, 1.0, 1.0, 0.0];

@@ -1,7 +1,7 @@
 //! Simulation on real threads, with waits in place of forward passes, as DSI's paper measures.
 //!
-//! The cluster is the one that runs real models. The difference to virtual time is the cost of threads,
-//! queues and verification.
+//! The cluster is the one that runs real models. The difference to virtual time is the cost of
+//! threads, queues and verification.
 
 use crate::answer::PROMPT;
 use crate::device::CacheState;

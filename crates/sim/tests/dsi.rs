@@ -114,9 +114,9 @@ proptest! {
         prop_assert!(scenario.dsi().0 <= scenario.plain_ns());
     }
 
-    /// Theorem 2, which is about the expectation. A single run may be up to a round slower, if its last
-    /// tokens fall badly into the lookahead. It needs one replica more than equation 1 gives, for the
-    /// pass at the frontier.
+    /// Theorem 2, which is about the expectation. A single run may be up to a round slower, if its
+    /// last tokens fall badly into the lookahead. It needs one replica more than equation 1 gives,
+    /// for the pass at the frontier.
     #[test]
     fn dsi_is_not_slower_than_speculative_decoding(scenario in scenarios()) {
         let replicas = scenario.replicas + 1;
@@ -132,8 +132,8 @@ proptest! {
         prop_assert!(runs.iter().all(|run| run.dsi().0 <= run.speculative_ns() + round));
     }
 
-    /// Proposition 1, for lookahead 1: each accepted token takes at most the drafter's time, every other
-    /// token at most the target's.
+    /// Proposition 1, for lookahead 1: each accepted token takes at most the drafter's time, every
+    /// other token at most the target's.
     #[test]
     fn dsi_meets_the_bound_of_proposition_one(percent in 1..=100_u64, bits in prop::collection::vec(any::<bool>(), 40)) {
         let scenario = Scenario {
@@ -192,8 +192,8 @@ proptest! {
     }
 }
 
-/// Rows are reported as wasted if a rejection makes them useless. This includes rows that arrived before
-/// those of a stalled replica, and rows of a job that ran on after its cancellation.
+/// Rows are reported as wasted if a rejection makes them useless. This includes rows that arrived
+/// before those of a stalled replica, and rows of a job that ran on after its cancellation.
 #[test]
 fn unused_rows_are_reported_as_wasted() {
     for cancellation in [Cancellation::Immediate, Cancellation::RunToEnd] {
@@ -221,9 +221,9 @@ fn unused_rows_are_reported_as_wasted() {
     }
 }
 
-/// Theorem 2 with exactly the replicas of equation 1. It would not hold for a drafter nearly as slow as the
-/// target: one replica would still be busy with the frontier when a task is due, which costs 1.3 % if all
-/// drafts are accepted.
+/// Theorem 2 with exactly the replicas of equation 1. It would not hold for a drafter nearly as
+/// slow as the target: one replica would still be busy with the frontier when a task is due, which
+/// costs 1.3 % if all drafts are accepted.
 #[test]
 fn dsi_is_not_slower_on_average_by_equation_one() {
     for (percent, lookahead) in
@@ -242,8 +242,8 @@ fn dsi_is_not_slower_on_average_by_equation_one() {
     }
 }
 
-/// Table 1: the drafter takes a seventh of the target's time. The table has the number of tokens after 2,
-/// 32/7, 8 and 64/7 target passes, if no draft token is right and if all are.
+/// Table 1: the drafter takes a seventh of the target's time. The table has the number of tokens
+/// after 2, 32/7, 8 and 64/7 target passes, if no draft token is right and if all are.
 #[test]
 fn table_one_of_the_paper_is_reproduced() {
     type Run = fn(&Scenario) -> u64;
@@ -266,7 +266,8 @@ fn table_one_of_the_paper_is_reproduced() {
     }
 }
 
-/// A later block may be verified before an earlier one. If a replica dies, another one computes its rows.
+/// A later block may be verified before an earlier one. If a replica dies, another one computes its
+/// rows.
 #[test]
 fn another_replica_takes_over_the_rows_of_a_dead_one() {
     let scenario = Scenario {
@@ -293,10 +294,10 @@ fn the_target_continues_alone_after_its_drafter_dies() {
     assert!(total_ns <= 1_000 * MS + 16 * 100 * MS, "{total_ns}");
 }
 
-/// Algorithm 1 with two drafters. Drafters that agree share rows. The first drafter is wrong at the third
-/// token: the second one continues, while the first one restarts after the committed tokens again and again.
-/// At the fifth token the second drafter is wrong, too, and both restart together. At the seventh token only
-/// the first drafter is right.
+/// Algorithm 1 with two drafters. Drafters that agree share rows. The first drafter is wrong at the
+/// third token: the second one continues, while the first one restarts after the committed tokens
+/// again and again. At the fifth token the second drafter is wrong, too, and both restart together.
+/// At the seventh token only the first drafter is right.
 #[test]
 fn the_first_drafter_that_agrees_with_the_target_is_kept() {
     let recorded = |text: &str| AcceptanceModel::Recorded(text.chars().map(|c| c == 'y').collect());
@@ -325,8 +326,8 @@ target 5  |............|
     assert!(both_ns < first_ns && both_ns < second_ns, "{both_ns} {first_ns} {second_ns}");
 }
 
-/// A second drafter with its own replicas helps on average, because it errs at other positions than the
-/// first one.
+/// A second drafter with its own replicas helps on average, because it errs at other positions than
+/// the first one.
 #[test]
 fn a_second_drafter_saves_time_on_average() {
     for (percent, lookahead, acceptance) in [(10, 1, 0.6), (10, 2, 0.8), (30, 1, 0.8), (50, 2, 0.5)]

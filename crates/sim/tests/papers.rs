@@ -24,7 +24,8 @@ fn speculative_decoding_is_as_fast_as_measured_in_pearls_paper() {
     assert!((mean(&simulated) / mean(&published) - 1.0).abs() < 0.04);
 }
 
-/// PEARL is slower without either of its parts, and with both it is faster than speculative decoding.
+/// PEARL is slower without either of its parts, and with both it is faster than speculative
+/// decoding.
 #[test]
 fn both_parts_of_pearl_save_time() {
     let [without_pre, without_post, whole] =
@@ -36,7 +37,8 @@ fn both_parts_of_pearl_save_time() {
     assert!(speculative.iter().zip(&pearl).all(|(speculative, pearl)| speculative < pearl));
 }
 
-/// The comparison is with speculative decoding at its best lookahead, which the paper does not report.
+/// The comparison is with speculative decoding at its best lookahead, which the paper does not
+/// report.
 #[test]
 fn dsi_is_faster_than_speculative_decoding_at_its_best() {
     let ratios = column(PaperTable::DsiPairs, 4);
@@ -44,8 +46,9 @@ fn dsi_is_faster_than_speculative_decoding_at_its_best() {
     assert!(ratios.iter().all(|ratio| (1.15..1.45).contains(ratio)), "{ratios:?}");
 }
 
-/// Every total in EasySpec's table 2 follows from the stage times and the acceptance. Rows of the data set to which
-/// verification is fitted do not count, nor do those without drafts, which are pass times.
+/// Every total in EasySpec's table 2 follows from the stage times and the acceptance. Rows of the
+/// data set to which verification is fitted do not count, nor do those without drafts, which are
+/// pass times.
 #[test]
 fn easyspecs_totals_are_near_the_published_ones() {
     let table = PaperTable::EasySpecLadder.simulate(40, None).unwrap();
@@ -101,8 +104,9 @@ fn pearl_retains_its_speed_on_shared_devices() {
     }
 }
 
-/// DSI's appendix E: the closed form gives the expected number of rounds of the production decoder. The time
-/// that follows from it is an upper bound, because the decoder does not draft beyond the end.
+/// DSI's appendix E: the closed form gives the expected number of rounds of the production decoder.
+/// The time that follows from it is an upper bound, because the decoder does not draft beyond the
+/// end.
 #[test]
 fn speculative_decoding_matches_appendix_e() {
     const TEXTS: u64 = 400;
@@ -133,8 +137,8 @@ fn speculative_decoding_matches_appendix_e() {
     }
 }
 
-/// Section 3.1's example: at 80 % acceptance, a target alone would have to be faster by about the factor in
-/// the paper, which ignores the drafter's time. Tensor parallelism gives less than that.
+/// Section 3.1's example: at 80 % acceptance, a target alone would have to be faster by about the
+/// factor in the paper, which ignores the drafter's time. Tensor parallelism gives less than that.
 #[test]
 fn replicas_beat_a_faster_target_at_high_acceptance() {
     let table = PaperTable::DsiAgainstTensorParallel.simulate(40, None).unwrap();
@@ -162,7 +166,8 @@ fn best_draft_lengths_come_from_a_recorded_run() {
     assert!(error.contains("`calibration` is not set, but must be a file"), "{error}");
 }
 
-/// With a fast link, plain decoding gains from every further host; with a slow one, gathering ends the gain.
+/// With a fast link, plain decoding gains from every further host; with a slow one, gathering ends
+/// the gain.
 #[test]
 fn hosts_gain_as_their_link_allows() {
     let table = PaperTable::Hosts.simulate(1, None).unwrap();
@@ -189,7 +194,8 @@ fn further_gpus_gain_with_pearl_and_dsi() {
     }
 }
 
-/// SSD is predicted from the speeds of plain and speculative decoding. Its authors' runs have overhead.
+/// SSD is predicted from the speeds of plain and speculative decoding. Its authors' runs have
+/// overhead.
 #[test]
 fn ssd_is_faster_than_its_authors_runs_by_their_overhead() {
     let table = PaperTable::Ssd.simulate(20, None).unwrap();
@@ -203,8 +209,8 @@ fn ssd_is_faster_than_its_authors_runs_by_their_overhead() {
     }
 }
 
-/// With free rows, SSD is at least as fast as speculative decoding for every pair of the papers, and faster than PEARL at its
-/// best.
+/// With free rows, SSD is at least as fast as speculative decoding for every pair of the papers,
+/// and faster than PEARL at its best.
 #[test]
 fn ssd_is_never_slower_for_the_papers_pairs() {
     let table = PaperTable::SsdPairs.simulate(2, None).unwrap();
@@ -219,8 +225,9 @@ fn ssd_is_never_slower_for_the_papers_pairs() {
     }
 }
 
-/// Times that are fitted to two published speeds give them back. If they accept as much after tokens without features, EAGLE
-/// and ParallelSpec gain under PEARL. Blocks gain only if their pass takes as long as the target's: a full block waits.
+/// Times that are fitted to two published speeds give them back. If they accept as much after
+/// tokens without features, EAGLE and ParallelSpec gain under PEARL. Blocks gain only if their pass
+/// takes as long as the target's: a full block waits.
 #[test]
 fn pearl_hides_slow_passes_of_drafters_on_features() {
     let table = PaperTable::PearlFeatures.simulate(10, None).unwrap();
@@ -237,8 +244,8 @@ fn pearl_hides_slow_passes_of_drafters_on_features() {
     }
 }
 
-/// Each paper alone is as fast as published, as far as the published acceptance allows, and the compositions gain where the
-/// page says so.
+/// Each paper alone is as fast as published, as far as the published acceptance allows, and the
+/// compositions gain where the page says so.
 #[test]
 fn compositions_are_compared_with_each_paper_at_its_best() {
     let table = PaperTable::Composed.simulate(2, None).unwrap();
@@ -246,7 +253,8 @@ fn compositions_are_compared_with_each_paper_at_its_best() {
     for row in &table.rows {
         eprintln!("| {} |", row.join(" | "));
         let at_run_length = row[1].contains("run length");
-        // EasySpec's published speeds have drafts of five tokens, and longer ones are faster. PEARL's acceptance is that of its speculative decoding.
+        // EasySpec's published speeds have drafts of five tokens, and longer ones are faster.
+        // PEARL's acceptance is that of its speculative decoding.
         let of_published = match row[0].as_str() {
             "EasySpec" => 1.0..1.3,
             "ParallelSpec" => 0.9..1.05,

@@ -11,8 +11,8 @@ use std::path::Path;
 /// The width of the model's MLP: its matrices have 3 · 48 · 1,000,000 weights in each layer.
 const WIDTH: usize = 1_000_000;
 
-/// The model's file fits into this address space, next to the 1 GiB that the allocator reserves, but
-/// its weights of four bytes do not.
+/// The model's file fits into this address space, next to the 1 GiB that the allocator reserves,
+/// but its weights of four bytes do not.
 const ADDRESS_SPACE: u64 = (1024 + 1400) << 20;
 
 /// Gives a model an MLP of another width, with zeros that take no space on the disk.

@@ -47,8 +47,8 @@ pub(super) struct Description {
 }
 
 impl Description {
-    /// Returns the number of the ETag's hexadecimal digits, if it consists of such. 64 digits are the
-    /// SHA-256 of a large file. 40 digits are a SHA-1, as Git computes it for other files.
+    /// Returns the number of the ETag's hexadecimal digits, if it consists of such. 64 digits are
+    /// the SHA-256 of a large file. 40 digits are a SHA-1, as Git computes it for other files.
     pub(super) fn hash_digits(&self) -> Option<usize> {
         self.etag.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(self.etag.len())
     }
@@ -106,8 +106,9 @@ impl Client {
         Ok(Repository { commit, files: siblings.iter().filter_map(name).collect() })
     }
 
-    /// Requests the description of a file. The hub answers with a redirection to the storage of large
-    /// files, and describes the file in that answer. Only redirections within the hub are followed.
+    /// Requests the description of a file. The hub answers with a redirection to the storage of
+    /// large files, and describes the file in that answer. Only redirections within the hub are
+    /// followed.
     pub(super) fn describe(
         &self,
         id: &ModelId,
@@ -124,8 +125,9 @@ impl Client {
         described.map_err(|what| answer(&at, &what))
     }
 
-    /// Sends a request, and follows redirections within the hub with the token. Returns the response and
-    /// its address. The response may be a redirection to another host, or one that describes a file.
+    /// Sends a request, and follows redirections within the hub with the token. Returns the
+    /// response and its address. The response may be a redirection to another host, or one that
+    /// describes a file.
     fn ask(
         &self,
         id: &ModelId,
@@ -159,7 +161,8 @@ impl Client {
             request = request.header("Range", format!("bytes={start}-"));
         }
         let response = self.send(id, &file.address, request)?;
-        // The server refuses the range. Download the whole file, or every later run would fail, too.
+        // The server refuses the range. Download the whole file, or every later run would fail,
+        // too.
         if start > 0 && response.status() == 416 {
             return self.content(id, file, 0);
         }

@@ -13,7 +13,8 @@ use std::str::FromStr;
 
 /// A drafter in addition to the first one.
 ///
-/// Parsed from the name of a drafter on tokens, such as `prompt-lookup`, or from that of a checkpoint.
+/// Parsed from the name of a drafter on tokens, such as `prompt-lookup`, or from that of a
+/// checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdditionalDrafter {
     /// A language model with this checkpoint.
@@ -110,7 +111,8 @@ pub(super) fn count_models(drafter: DrafterKind, additional: &[AdditionalDrafter
     usize::from(has_weights) + additional.iter().filter(is_model).count()
 }
 
-/// Checks that EasySpec, which computes layers in groups, does not draft on ranks with some layers each.
+/// Checks that EasySpec, which computes layers in groups, does not draft on ranks with some layers
+/// each.
 pub(super) fn check_stages(
     easyspec: Option<&EasySpec>,
     placement: &Placement,

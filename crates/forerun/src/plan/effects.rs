@@ -12,8 +12,8 @@ pub(super) fn check(
     drafter: DrafterKind,
 ) -> Result<(), PlanError> {
     if options.method.is_some_and(|method| !method.drafts()) {
-        // Plain decoding ignores all options of drafts, so that one option switches between a method and
-        // its baseline.
+        // Plain decoding ignores all options of drafts, so that one option switches between a
+        // method and its baseline.
         return Ok(());
     }
     let drafts = (method.drafts(), "`draft_model` or `drafter`");

@@ -71,7 +71,8 @@ pub enum PlanError {
          `method = auto`"
     )]
     SingleDrafter(Method),
-    /// Several drafters take turns, but one of them learns from how the target verifies all of its own drafts.
+    /// Several drafters take turns, but one of them learns from how the target verifies all of its
+    /// own drafts.
     #[error(
         "several drafters take turns, but the drafter {0} learns from all of its own drafts: use another drafter, or leave \
          `additional_drafters` out"
@@ -114,7 +115,8 @@ pub enum PlanError {
          `method = ssd`, or leave `lookup` out"
     )]
     LookupNeedsRounds(Method),
-    /// A lookup takes the place of some drafts, but the drafter learns from how the target verifies all of its own.
+    /// A lookup takes the place of some drafts, but the drafter learns from how the target verifies
+    /// all of its own.
     #[error(
         "`lookup` takes the place of some drafts, but the drafter {0} learns from all of its own: use another drafter, or \
          leave `lookup` out"

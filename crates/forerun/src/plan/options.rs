@@ -47,23 +47,27 @@ pub struct Options {
     pub model: ModelSource,
     /// The drafter's checkpoint: a model, or a drafter trained for the target.
     pub draft_model: Option<ModelSource>,
-    /// The decoding method. By default [`Method::Autoregressive`] without a drafter, [`Method::Auto`] if a `placement` gives
-    /// drafter and target devices of their own and the length of drafts is automatic, and [`Method::Speculative`] otherwise.
+    /// The decoding method. By default [`Method::Autoregressive`] without a drafter,
+    /// [`Method::Auto`] if a `placement` gives drafter and target devices of their own and the
+    /// length of drafts is automatic, and [`Method::Speculative`] otherwise.
     ///
-    /// [`Method::Auto`] is [`Method::Speculative`] if no other method supports the drafter, the tree or the lookup.
+    /// [`Method::Auto`] is [`Method::Speculative`] if no other method supports the drafter, the
+    /// tree or the lookup.
     pub method: Option<Method>,
-    /// The kind of drafter. By default the kind that the draft model's tensors show, or none without
-    /// a draft model.
+    /// The kind of drafter. By default the kind that the draft model's tensors show, or none
+    /// without a draft model.
     pub drafter: Option<DrafterKind>,
-    /// Drafters in addition to the first one. [`Method::Speculative`], [`Method::Pearl`] and [`Method::Auto`] use the one that is
-    /// expected to be the fastest on the text at hand. Answers that must be reproducible although their text depends on drafts use the
-    /// first one. With [`Method::Dsi`] all of them draft at the same time, and if several agree with the target, the first one's tokens
-    /// are kept.
+    /// Drafters in addition to the first one. [`Method::Speculative`], [`Method::Pearl`] and
+    /// [`Method::Auto`] use the one that is expected to be the fastest on the text at hand. Answers
+    /// that must be reproducible although their text depends on drafts use the first one. With
+    /// [`Method::Dsi`] all of them draft at the same time, and if several agree with the target,
+    /// the first one's tokens are kept.
     pub additional_drafters: Vec<AdditionalDrafter>,
-    /// A lookup of earlier text, whose guesses take the place of the drafter's draft in the rounds where they are
-    /// expected to be better.
+    /// A lookup of earlier text, whose guesses take the place of the drafter's draft in the rounds
+    /// where they are expected to be better.
     pub lookup: Lookup,
-    /// The number of tokens drafted in a row. With DSI, the number per verification (its lookahead).
+    /// The number of tokens drafted in a row. With DSI, the number per verification (its
+    /// lookahead).
     pub draft_tokens: DraftTokens,
     /// The shape of drafts: a chain or a tree.
     pub tree: Tree,
@@ -71,31 +75,32 @@ pub struct Options {
     pub pearl: PearlOptions,
     /// The type in which weight matrices are kept in memory. By default each checkpoint's own.
     pub weight_type: Option<WeightTypes>,
-    /// The type of cached keys and values. By default f32 for models whose weights are all f32, and f16
-    /// for others. f16 holds values up to 65,504.
+    /// The type of cached keys and values. By default f32 for models whose weights are all f32, and
+    /// f16 for others. f16 holds values up to 65,504.
     pub cache_type: Option<CacheType>,
-    /// The memory in bytes that each model may use for the keys and values of all sequences. The least
-    /// recently used ones are dropped, and computed again if they are needed. By default 4 GiB, and
-    /// 1 GiB for a drafter on the target's hidden states. With [`Method::Auto`] and an automatic placement, a drafter may use it
-    /// twice.
+    /// The memory in bytes that each model may use for the keys and values of all sequences. The
+    /// least recently used ones are dropped, and computed again if they are needed. By default 4
+    /// GiB, and 1 GiB for a drafter on the target's hidden states. With [`Method::Auto`] and an
+    /// automatic placement, a drafter may use it twice.
     pub cache_bytes: Option<usize>,
-    /// The number of threads of an automatic placement. By default one for each performance core of a
-    /// NUMA node, within the CPU quota ([`Topology::default_cores`](crate::Topology::default_cores)).
+    /// The number of threads of an automatic placement. By default one for each performance core of
+    /// a NUMA node, within the CPU quota
+    /// ([`Topology::default_cores`](crate::Topology::default_cores)).
     pub threads: Option<usize>,
     /// The cores of each role, as in `drafter=cpu:0,target=cpu:1-3`.
     ///
-    /// By default target and drafter take turns on the same cores. If they run at the same time, the
-    /// drafter has the first core and the target the others. With PEARL and `auto`, the drafter may have more of the first
-    /// cores; how many follows from the bytes that passes of both read.
+    /// By default target and drafter take turns on the same cores. If they run at the same time,
+    /// the drafter has the first core and the target the others. With PEARL and `auto`, the drafter
+    /// may have more of the first cores; how many follows from the bytes that passes of both read.
     pub placement: Option<Placement>,
-    /// The number of the target's first layers on a GPU (llama.cpp's `-ngl`). The cores have the others, the embedding
-    /// and the head.
+    /// The number of the target's first layers on a GPU (llama.cpp's `-ngl`). The cores have the
+    /// others, the embedding and the head.
     ///
-    /// In a `placement` such as `target=gpu:0/cpu:0-7`, it takes the place of as many layers as fit in the GPU's memory.
-    /// A target on cores alone gets the first GPU.
+    /// In a `placement` such as `target=gpu:0/cpu:0-7`, it takes the place of as many layers as fit
+    /// in the GPU's memory. A target on cores alone gets the first GPU.
     pub gpu_layers: Option<usize>,
-    /// Whether each thread stays on its core, also without `placement`. Threads of a `placement` always
-    /// do. Pin threads only if no other program uses the cores.
+    /// Whether each thread stays on its core, also without `placement`. Threads of a `placement`
+    /// always do. Pin threads only if no other program uses the cores.
     pub pin: bool,
     /// The drafter's layers that [`DrafterKind::EasySpec`] computes at the same time.
     pub layers: Option<LayerStrategy>,

@@ -40,8 +40,9 @@ const REPLICAS: usize = 3;
 const COMPARED: usize = 600;
 /// Topics of mutants of penalties and constraints. Seeded answers show them.
 pub(crate) const OPTION_TOPICS: [&str; 2] = ["the root's ", "prompt counted"];
-/// Topics of mutants, with the pair, the temperature and the number of sampled tokens that show each of them. Seeded answers show
-/// the [`OPTION_TOPICS`]; known models show all others (`known_mutants`).
+/// Topics of mutants, with the pair, the temperature and the number of sampled tokens that show
+/// each of them. Seeded answers show the [`OPTION_TOPICS`]; known models show all others
+/// (`known_mutants`).
 const FOUND: [(&str, Pair, f32, usize); 15] = [
     (OPTION_TOPICS[0], HALF, 0.5, 1_000),
     (OPTION_TOPICS[1], HALF, 0.5, 1_000),
@@ -63,7 +64,8 @@ const FOUND: [(&str, Pair, f32, usize); 15] = [
 const SAMPLED: usize = 4_000;
 const ANSWER_TOKENS: usize = 40;
 
-/// The factor for the outputs of the target's further layers. The smaller it is, the more of the drafter's tokens are accepted.
+/// The factor for the outputs of the target's further layers. The smaller it is, the more of the
+/// drafter's tokens are accepted.
 type Pair = f32;
 const HALF: Pair = 0.5;
 

@@ -138,7 +138,8 @@ fn mutant_one_acceptance_uniform_for_two_positions() {
     assert_caught("uniform reused between positions");
 }
 
-/// As in PEARL's published code: the position that is pre-verified shares its uniform with the next one.
+/// As in PEARL's published code: the position that is pre-verified shares its uniform with the next
+/// one.
 #[test]
 fn mutant_one_acceptance_uniform_in_pearls_rounds() {
     assert_caught("uniform reused between PEARL's positions");
@@ -156,7 +157,8 @@ fn mutant_one_uniform_for_several_drafters() {
     assert_caught("accept uniform shared by drafters");
 }
 
-/// As in EasySpec's published code: the most probable candidates are accepted with min(1, target/draft).
+/// As in EasySpec's published code: the most probable candidates are accepted with min(1,
+/// target/draft).
 #[test]
 fn mutant_ratio_test_on_most_probable_candidates() {
     assert_caught("ratio test on");

@@ -1,6 +1,6 @@
-//! The counts of `forerun certify` find mutants that decode with its known models. The mutants have decoders of their own, not
-//! those of an engine, and all answers have the mistake. That the decoders of an engine's configuration run there is
-//! tested in `forerun-certify`.
+//! The counts of `forerun certify` find mutants that decode with its known models. The mutants have
+//! decoders of their own, not those of an engine, and all answers have the mistake. That the
+//! decoders of an engine's configuration run there is tested in `forerun-certify`.
 
 use crate::certified_mutants::OPTION_TOPICS;
 use crate::mutants::{ChangedKeys, Models, Mutant, Setup, SharedModels, mutants};
@@ -115,13 +115,14 @@ fn count(index: usize, is_mutated: bool, answers: usize) -> KnownVerdict {
     check.run(&setup, &Canceller::new()).unwrap()
 }
 
-/// Mutants that only change penalties and constraints do nothing without them. Seeded answers show them, on checkpoints.
+/// Mutants that only change penalties and constraints do nothing without them. Seeded answers show
+/// them, on checkpoints.
 fn changes_options(name: &str) -> bool {
     OPTION_TOPICS.iter().any(|topic| name.starts_with(topic))
 }
 
-/// Topics of mutants that need many answers, with their number for each rule of verification. All others show with
-/// [`FEW_ANSWERS`].
+/// Topics of mutants that need many answers, with their number for each rule of verification. All
+/// others show with [`FEW_ANSWERS`].
 const ANSWERS: [(&str, usize); 9] = [
     ("accept uniform shared by drafters", 8_000),
     ("low confidence dropped", 4_000),

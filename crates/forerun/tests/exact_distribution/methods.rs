@@ -19,7 +19,8 @@ pub(crate) fn top(width: usize, depth: usize) -> DraftShape {
     DraftShape::Top { width, depth, budget: None }
 }
 
-/// A tree that reaches its budget within a depth, so that only some siblings of expanded nodes stay.
+/// A tree that reaches its budget within a depth, so that only some siblings of expanded nodes
+/// stay.
 pub(crate) fn best(budget: usize) -> DraftShape {
     DraftShape::Top { width: 2, depth: 2, budget: Some(budget) }
 }

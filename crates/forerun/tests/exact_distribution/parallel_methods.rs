@@ -122,7 +122,8 @@ fn dsi_is_exact() {
     assert_exact("dsi, prompt-lookup", &|| Box::new(PromptLookup), &decoder);
 }
 
-/// Drafts that were prepared for the verdict, or for others, or not at all, in blocks and token by token.
+/// Drafts that were prepared for the verdict, or for others, or not at all, in blocks and token by
+/// token.
 #[test]
 fn ssd_is_exact() {
     for (length, verdicts) in [(1, 1), (1, 3), (2, 1), (2, 3)] {
@@ -148,9 +149,10 @@ fn ssd_is_exact() {
     }
 }
 
-/// Several drafters: different models, one model twice, and different kinds. The tokens of each are tested
-/// against the residual that earlier rejections left. Half of the combinations have a decoder that waits, and the others
-/// have one that does not; with `FORERUN_CASES`, all have both (`just exact`).
+/// Several drafters: different models, one model twice, and different kinds. The tokens of each are
+/// tested against the residual that earlier rejections left. Half of the combinations have a
+/// decoder that waits, and the others have one that does not; with `FORERUN_CASES`, all have both
+/// (`just exact`).
 #[test]
 fn dsi_with_several_drafters_is_exact() {
     let kinds: [(&str, Make<'_>, &[Make<'_>]); 5] = [

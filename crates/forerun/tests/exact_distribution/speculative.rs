@@ -105,7 +105,8 @@ fn speculative_decoding_with_sampled_trees_is_exact() {
     }
 }
 
-/// A token that one drafter has drafted, and that was not tested, may be drafted by another one in the next round.
+/// A token that one drafter has drafted, and that was not tested, may be drafted by another one in
+/// the next round.
 #[test]
 fn drafters_in_turn_are_exact() {
     let others: [Make<'_>; 2] = [&other_drafter, &lookup_drafter];
@@ -158,7 +159,8 @@ fn speculative_decoding_with_all_drafters_on_tokens_is_exact() {
     }
 }
 
-/// Returns a draft-length policy that has measured before, so that it drafts from the first round on.
+/// Returns a draft-length policy that has measured before, so that it drafts from the first round
+/// on.
 fn after_an_answer(
     policy: SpeculativeDraftLength,
     verification: Verification,
@@ -187,8 +189,8 @@ fn an_adapting_draft_length_is_exact() {
     assert_exact("speculative, model, auto", &model_drafter, &decoder);
 }
 
-/// With rejection sampling, chains do not stop by confidence: the next drafts are drawn with the same numbers, and would depend on
-/// where they stopped.
+/// With rejection sampling, chains do not stop by confidence: the next drafts are drawn with the
+/// same numbers, and would depend on where they stopped.
 #[test]
 fn an_adapting_draft_length_that_stops_by_confidence_is_exact() {
     let policy = SpeculativeDraftLength::new(chain(2), DraftLength::Auto).stopping_by_confidence();
@@ -202,8 +204,8 @@ fn an_adapting_draft_length_that_stops_by_confidence_is_exact() {
     assert!(matches!(learned.next_shape(), DraftShape::Chain { .. }));
 }
 
-/// Returns the policy of assisted generation after drafts were rejected, so that its length changes from 1 to 3 when a
-/// token is accepted.
+/// Returns the policy of assisted generation after drafts were rejected, so that its length changes
+/// from 1 to 3 when a token is accepted.
 pub(crate) fn growing_draft_length() -> SpeculativeDraftLength {
     let mut policy = SpeculativeDraftLength::new(chain(3), DraftLength::Assisted);
     let round = |accepted, rejected| Round { drafted: 1, accepted, rejected, ..Round::default() };

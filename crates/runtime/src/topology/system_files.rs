@@ -5,8 +5,8 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// A core with less than this share of the fastest core's speed is an efficiency core: more than the cores
-/// of one kind differ, and less than the kinds do.
+/// A core with less than this share of the fastest core's speed is an efficiency core: more than
+/// the cores of one kind differ, and less than the kinds do.
 const EFFICIENCY_SHARE: f64 = 0.75;
 
 /// Reads the files of `/sys/devices`, below any root folder.
@@ -82,8 +82,8 @@ impl SystemFiles {
         entries.filter_map(node).collect()
     }
 
-    /// Returns which processors are on efficiency cores: as the system names them (Intel), or by their
-    /// capacity (Arm), or by their largest frequency.
+    /// Returns which processors are on efficiency cores: as the system names them (Intel), or by
+    /// their capacity (Arm), or by their largest frequency.
     fn on_efficiency_cores(&self, ids: &[usize]) -> Vec<bool> {
         if let Some(performance) = self.list("cpu_core/cpus") {
             return ids.iter().map(|&id| !performance.contains(id)).collect();

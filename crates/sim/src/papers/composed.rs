@@ -45,7 +45,8 @@ struct Setting {
     target: Cost,
     /// The replicas of DSI, all sizes to try.
     replicas: Vec<Vec<Cost>>,
-    /// A second drafter under DSI. It errs where the first one does, as far as their acceptance allows.
+    /// A second drafter under DSI. It errs where the first one does, as far as their acceptance
+    /// allows.
     second: Option<Drafter>,
 }
 
@@ -72,7 +73,8 @@ impl Drafter {
         let longest = self.positions.unwrap_or(usize::MAX);
         match method {
             SimulatedMethod::PearlAuto => LONGEST.to_vec(),
-            // PEARL drafts on after unverified tokens, so it may have more of them than a draft has.
+            // PEARL drafts on after unverified tokens, so it may have more of them than a draft
+            // has.
             SimulatedMethod::Pearl => LENGTHS.to_vec(),
             _ => LENGTHS.into_iter().filter(|&length| length <= longest).collect(),
         }
@@ -88,8 +90,8 @@ impl Setting {
         Ok(Self { alone, alone_length, ..self })
     }
 
-    /// Returns the fastest simulation of a method, and its speed over plain decoding. `None` if the method cannot have the
-    /// drafter.
+    /// Returns the fastest simulation of a method, and its speed over plain decoding. `None` if the
+    /// method cannot have the drafter.
     fn fastest(
         &self,
         method: SimulatedMethod,
@@ -139,8 +141,9 @@ impl Setting {
         Ok((texts * run.max_tokens as u64) as f64 * self.plain_ns / total_ns as f64)
     }
 
-    /// Returns the acceptance rate of the drafter, in hundredths, from which a run is as fast as the paper alone; `None` if
-    /// there is none up to 0.99. Draft length and replicas stay those of the run, though others may be better at that rate.
+    /// Returns the acceptance rate of the drafter, in hundredths, from which a run is as fast as
+    /// the paper alone; `None` if there is none up to 0.99. Draft length and replicas stay those of
+    /// the run, though others may be better at that rate.
     fn enough_acceptance(&self, run: &Simulation, texts: u64) -> Result<Option<f64>, SimError> {
         let is_enough = |percent: u32| {
             let speed = self.speed(run, f64::from(percent) / 100.0, texts);
@@ -216,7 +219,8 @@ impl Setting {
     }
 }
 
-/// Returns the acceptance of several drafters that err at the same places of a text, as far as their rates allow.
+/// Returns the acceptance of several drafters that err at the same places of a text, as far as
+/// their rates allow.
 fn same_errors(rates: &[f64], seed: u64, tokens: usize) -> Vec<AcceptanceModel> {
     let randomness = KeyedRandomness { seed, sample: 0 };
     let uniform =

@@ -2,7 +2,9 @@
 
 use super::divisions::{Division, Divisions, fastest_cells};
 use super::{PublishedTable, headings};
-use crate::{AcceptanceModel, Cost, ForwardCost, Gathers, SimError, SimulatedMethod, Simulation};
+use crate::{
+    AcceptanceModel, Cost, ForwardCost, GatherCosts, SimError, SimulatedMethod, Simulation,
+};
 
 /// The memory bandwidth of a host with twelve channels of DDR5-4800, at 85 % of its peak.
 const HOST_BYTES_PER_SECOND: f64 = 392e9;
@@ -50,7 +52,7 @@ impl Model {
         let reading_ns = self.bytes / hosts as f64 / HOST_BYTES_PER_SECOND * 1e9;
         let computing_ns = |rows: usize| reading_ns * (1.0 + ROW * (rows - 1) as f64);
         let points = [1, 16, 32].map(|rows| (rows, computing_ns(rows) as u64)).to_vec();
-        let gathers = Gathers {
+        let gathers = GatherCosts {
             ranks: hosts,
             numbers: self.gathered.to_vec(),
             hidden: self.hidden,

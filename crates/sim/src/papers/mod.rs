@@ -1,8 +1,9 @@
 //! Published tables, next to the results of the production decoders in virtual time.
 //!
-//! The only inputs are the papers' times and acceptance rates. Passes take the times that the papers
-//! report or imply; sampling, messages and prompts take no time. So a simulated value is what an ideal
-//! implementation would reach. A published value above it cannot be explained by the method alone.
+//! The only inputs are the papers' times and acceptance rates. Passes take the times that the
+//! papers report or imply; sampling, messages and prompts take no time. So a simulated value is
+//! what an ideal implementation would reach. A published value above it cannot be explained by the
+//! method alone.
 
 mod composed;
 mod divisions;
@@ -59,7 +60,8 @@ pub enum PaperTable {
     PearlSharedLanguages,
     /// DSI (arXiv 2405.14105), table 2: speedup over speculative decoding for ten pairs.
     DsiPairs,
-    /// DSI, section 3.1: several target replicas compared with one faster target on the same devices.
+    /// DSI, section 3.1: several target replicas compared with one faster target on the same
+    /// devices.
     DsiAgainstTensorParallel,
     /// DSI, appendix E: the latency of speculative decoding by the paper's closed form.
     DsiClosedForm,
@@ -69,17 +71,22 @@ pub enum PaperTable {
     EasySpecLadder,
     /// SSD (arXiv 2603.03251) next to the speeds that its authors publish.
     Ssd,
-    /// SSD with the times of the other papers, compared with speculative decoding and PEARL. It is in no paper.
+    /// SSD with the times of the other papers, compared with speculative decoding and PEARL. It is
+    /// in no paper.
     SsdPairs,
-    /// PEARL with drafters that read the target's features, compared with speculative decoding. It is in no paper.
+    /// PEARL with drafters that read the target's features, compared with speculative decoding. It
+    /// is in no paper.
     PearlFeatures,
-    /// Compositions of the papers, compared with each paper alone in its own setting. They are in no paper.
+    /// Compositions of the papers, compared with each paper alone in its own setting. They are in
+    /// no paper.
     Composed,
     /// A 70B target with an 8B drafter on 2 to 16 hosts. It is in no paper.
     Hosts,
-    /// A target with a quarter-size drafter on 4 to 64 cores, from measured costs. It is in no paper.
+    /// A target with a quarter-size drafter on 4 to 64 cores, from measured costs. It is in no
+    /// paper.
     Cores,
-    /// An 8B target with a 1.2B drafter on one to eight GPUs, from measured costs. It is in no paper.
+    /// An 8B target with a 1.2B drafter on one to eight GPUs, from measured costs. It is in no
+    /// paper.
     Gpus,
 }
 
@@ -116,8 +123,8 @@ impl PaperTable {
         !matches!(self, Self::PearlBestLengths | Self::PearlTransport)
     }
 
-    /// Simulates the table. Each value is a mean over `texts` texts. `recorded` is the calibration with the
-    /// recorded run that [`PaperTable::PearlBestLengths`] needs.
+    /// Simulates the table. Each value is a mean over `texts` texts. `recorded` is the calibration
+    /// with the recorded run that [`PaperTable::PearlBestLengths`] needs.
     ///
     /// # Errors
     /// If `texts` is 0, or if `recorded` is missing for a table that needs it.
@@ -206,7 +213,8 @@ fn simulation(
     }
 }
 
-/// Returns the shortest mean time of an answer with any of these draft lengths, in nanoseconds, and the length.
+/// Returns the shortest mean time of an answer with any of these draft lengths, in nanoseconds, and
+/// the length.
 fn fastest(
     simulation: &Simulation,
     lengths: &[usize],
@@ -249,8 +257,8 @@ fn mean_times(simulation: &Simulation, texts: u64) -> Result<Times, SimError> {
     Ok(Times { total_ns, drafters_ns, targets_ns })
 }
 
-/// Returns the expected number of tokens that a round of speculative decoding commits (Leviathan 2023,
-/// equation 1).
+/// Returns the expected number of tokens that a round of speculative decoding commits (Leviathan
+/// 2023, equation 1).
 fn tokens_per_round(acceptance: f64, length: usize) -> f64 {
     (0..=length).map(|power| acceptance.powi(power as i32)).sum()
 }

@@ -1,4 +1,5 @@
-//! SSD (Saguaro, arXiv 2603.03251), next to its authors' speeds, and with the times of the other papers.
+//! SSD (Saguaro, arXiv 2603.03251), next to its authors' speeds, and with the times of the other
+//! papers.
 
 use super::{
     DSI_PAIRS, DsiPair, Pair, PublishedTable, acceptance_at, fastest, headings, mean_ns, pearl,
@@ -6,9 +7,10 @@ use super::{
 };
 use crate::{SimError, SimulatedMethod, Simulation};
 
-/// A run of the authors' engine for one user, greedily: four H100s for the target, and one more for SSD's
-/// drafter (`tests/reference_test_outputs.md` in github.com/tanishqkumar/ssd, commit 2d8487c, "Decode Throughput").
-/// All runs have eight prompts (`--numseqs 8`) of 512 tokens at temperature 0.
+/// A run of the authors' engine for one user, greedily: four H100s for the target, and one more for
+/// SSD's drafter (`tests/reference_test_outputs.md` in github.com/tanishqkumar/ssd, commit 2d8487c,
+/// "Decode Throughput"). All runs have eight prompts (`--numseqs 8`) of 512 tokens at temperature
+/// 0.
 struct SsdPair {
     name: &'static str,
     draft_tokens: usize,
@@ -21,8 +23,8 @@ struct SsdPair {
 }
 
 const SSD_PAIRS: [SsdPair; 2] = [
-    // Sections 1 and 3 ("B=1 (ns=8)"). The speed of speculative decoding is only in the file's summary, as "~172":
-    // section 2, its run, gives none.
+    // Sections 1 and 3 ("B=1 (ns=8)"). The speed of speculative decoding is only in the file's
+    // summary, as "~172": section 2, its run, gives none.
     SsdPair {
         name: "Llama 70B & 1B",
         draft_tokens: 6,
@@ -43,9 +45,10 @@ const SSD_PAIRS: [SsdPair; 2] = [
 ];
 
 impl SsdPair {
-    /// Returns the times of passes and the acceptance rate. Tokens per round follow from SSD's speed and the time of its
-    /// rounds, and the acceptance from them (Leviathan 2023, equation 1). A round of speculative decoding, which commits as
-    /// many tokens, takes a pass of the target and one of the drafter for each draft token.
+    /// Returns the times of passes and the acceptance rate. Tokens per round follow from SSD's
+    /// speed and the time of its rounds, and the acceptance from them (Leviathan 2023, equation 1).
+    /// A round of speculative decoding, which commits as many tokens, takes a pass of the target
+    /// and one of the drafter for each draft token.
     fn in_ns(&self) -> Pair {
         let per_round = self.ssd * self.round_ms / 1e3;
         let acceptance = acceptance_at(per_round, |rate| tokens_per_round(rate, self.draft_tokens));

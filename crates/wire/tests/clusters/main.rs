@@ -1,6 +1,6 @@
 //! The production decoders give the same results through byte channels as on the cluster itself:
-//! the same jobs, completions, texts, log-probabilities and statistics. The worker's end forgets what it
-//! holds at random.
+//! the same jobs, completions, texts, log-probabilities and statistics. The worker's end forgets
+//! what it holds at random.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -71,7 +71,8 @@ pub(super) fn unchanged(models: &SharedModels, shape: DraftShape) -> Setup {
     with_change(models, shape, |_, draft, _| draft)
 }
 
-/// As in EasySpec's published code: the most probable candidates are accepted with min(1, target/draft).
+/// As in EasySpec's published code: the most probable candidates are accepted with min(1,
+/// target/draft).
 fn with_rows(models: &SharedModels, draft: Draft, context: &DraftContext<'_>) -> Draft {
     let row = |at| models.draft_row(&row_prefix(context.tokens, &draft.tree, at));
     let rows: Vec<_> = rows_of(&draft.tree).map(row).collect();

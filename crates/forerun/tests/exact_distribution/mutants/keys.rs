@@ -21,7 +21,8 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
         }),
         Mutant::of_keys("accept uniform shared by drafters", two_drafters(models), first_accept),
     ];
-    // As in PEARL's published code: the position that is pre-verified shares its uniform with the next one.
+    // As in PEARL's published code: the position that is pre-verified shares its uniform with the
+    // next one.
     for options in ["eager", "paper"] {
         let name = format!("uniform reused between PEARL's positions, {options}");
         all.push(Mutant::of_keys(name, with_pearl(2, options), |key| {
@@ -29,7 +30,8 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
             if key.purpose == Purpose::Accept { Key { position, ..key } } else { key }
         }));
     }
-    // The next round draws or tests a position with the number that has decided where this round ends.
+    // The next round draws or tests a position with the number that has decided where this round
+    // ends.
     let in_blocks = |name, keys| {
         let (rule, least_deviation) = (Verification::Block, 0.01);
         Mutant { rule, least_deviation, ..Mutant::of_keys(name, shaped(chain(2)), keys) }

@@ -1,6 +1,6 @@
 //! What it costs that ranks have some layers of a model each.
 
-use crate::gathers::{NUMBER_BYTES, check_bandwidth, check_numbers};
+use crate::gather_costs::{NUMBER_BYTES, check_bandwidth, check_numbers};
 use crate::{Cost, SimError, calibration::ns};
 use serde::Deserialize;
 use std::fmt::{self, Write};
@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 /// How the ranks of a model hand rows over to each other (pipeline stages), over which link.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct HandOvers {
+pub struct TransferCosts {
     /// The number of ranks, with a stage each.
     pub stages: usize,
     /// The numbers of a row's hidden state.
@@ -25,7 +25,7 @@ pub struct HandOvers {
     pub gigabytes_per_second: f64,
 }
 
-impl HandOvers {
+impl TransferCosts {
     /// Returns how long the messages of a pass over `rows` rows take, in nanoseconds: one from the
     /// last rank, which leads, to the first, and one with the rows from each rank to the next.
     #[must_use]
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
     use crate::ForwardCost;
 
-    fn hand_overs() -> HandOvers {
-        HandOvers {
+    fn hand_overs() -> TransferCosts {
+        TransferCosts {
             stages: 3,
             hidden: 100,
             features: 0,
@@ -86,16 +86,16 @@ mod tests {
     fn a_pass_has_a_message_for_each_stage_and_rows_between_them() {
         assert_eq!(hand_overs().ns(1), 3.0 * 7_000.0 + 2.0 * 400.0 / 2.0);
         assert_eq!(hand_overs().ns(5), 3.0 * 7_000.0 + 2.0 * 2_000.0 / 2.0);
-        let features = HandOvers { features: 50, ..hand_overs() };
+        let features = TransferCosts { features: 50, ..hand_overs() };
         assert_eq!(features.ns(1) - hand_overs().ns(1), 2.0 * 200.0 / 2.0);
-        assert_eq!(HandOvers { stages: 1, ..hand_overs() }.ns(5), 0.0);
+        assert_eq!(TransferCosts { stages: 1, ..hand_overs() }.ns(5), 0.0);
         for wrong in [
-            HandOvers { stages: 0, ..hand_overs() },
-            HandOvers { hidden: usize::MAX, ..hand_overs() },
-            HandOvers { features: usize::MAX, ..hand_overs() },
-            HandOvers { message_ms: -1.0, ..hand_overs() },
-            HandOvers { latency_ms: f64::NAN, ..hand_overs() },
-            HandOvers { gigabytes_per_second: 0.0, ..hand_overs() },
+            TransferCosts { stages: 0, ..hand_overs() },
+            TransferCosts { hidden: usize::MAX, ..hand_overs() },
+            TransferCosts { features: usize::MAX, ..hand_overs() },
+            TransferCosts { message_ms: -1.0, ..hand_overs() },
+            TransferCosts { latency_ms: f64::NAN, ..hand_overs() },
+            TransferCosts { gigabytes_per_second: 0.0, ..hand_overs() },
         ] {
             assert!(wrong.check().is_err(), "{wrong:?}");
         }

@@ -12,7 +12,7 @@ const MOST: usize = 1 << 20;
 /// How the ranks of a model gather activations in each layer (tensor parallelism), over which link.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Gathers {
+pub struct GatherCosts {
     /// The number of ranks.
     pub ranks: usize,
     /// How many numbers of a row they gather in a layer, for each gathering: the heads' outputs,
@@ -34,7 +34,7 @@ pub struct Gathers {
     pub gigabytes_per_second: f64,
 }
 
-impl Gathers {
+impl GatherCosts {
     /// Returns how long the gatherings of a pass over `rows` rows take, in nanoseconds: for each of
     /// them the fixed time and the latency, and the time in which the numbers of the other ranks
     /// arrive.
@@ -116,8 +116,8 @@ mod tests {
     use super::*;
     use crate::ForwardCost;
 
-    fn gathers() -> Gathers {
-        Gathers {
+    fn gathers() -> GatherCosts {
+        GatherCosts {
             ranks: 4,
             numbers: vec![100, 300],
             hidden: 0,
@@ -134,13 +134,13 @@ mod tests {
         // layers.
         assert_eq!(gathers().ns(10, 1), 10.0 * (2.0 * 7_000.0 + 1_200.0 / 2.0));
         assert_eq!(gathers().ns(10, 5), 10.0 * (2.0 * 7_000.0 + 6_000.0 / 2.0));
-        assert_eq!(Gathers { ranks: 1, ..gathers() }.ns(10, 5), 0.0);
+        assert_eq!(GatherCosts { ranks: 1, ..gathers() }.ns(10, 5), 0.0);
         // Embeddings and logits are gathered once a pass.
-        let all = Gathers { hidden: 100, vocabulary: 1_000, ..gathers() };
+        let all = GatherCosts { hidden: 100, vocabulary: 1_000, ..gathers() };
         assert_eq!(all.ns(10, 5) - gathers().ns(10, 5), 2.0 * 7_000.0 + 16_500.0 / 2.0);
-        let logits = Gathers { vocabulary: 1_000, ..gathers() };
+        let logits = GatherCosts { vocabulary: 1_000, ..gathers() };
         assert_eq!(logits.ns(10, 1) - gathers().ns(10, 1), 7_000.0 + 3_000.0 / 2.0);
-        assert!(Gathers { vocabulary: MOST + 1, ..gathers() }.check().is_err());
+        assert!(GatherCosts { vocabulary: MOST + 1, ..gathers() }.check().is_err());
     }
 
     #[test]
