@@ -9,7 +9,7 @@
 //!    after them. A *row* is the target's distribution of one token. The row for the next position
 //!    to commit (the frontier, the paper's `v`) is the *current verifier* of lines 3 and 11. It is
 //!    always in flight, with the drafts that exist. So decoding is never slower than the target
-//!    alone.
+//!    alone, if drafters have devices of their own.
 //! 3. Lines 4 and 7: a step waits for the rows at the frontier. Rows are used in the order of their
 //!    positions, in whatever order the replicas finish.
 //! 4. Lines 8, 9, 11 and 12: the drafters' tokens are tested with these rows, in the drafters'
@@ -23,8 +23,10 @@
 //!
 //! Deviations:
 //!
-//! * No row is computed twice. The last row of one job tests the first token of the next, and
-//!   drafters that agree share rows.
+//! * Jobs share no rows. The last row of one job tests the first token of the next, and drafters
+//!   that agree share rows.
+//! * A replica that lags far behind, as after a pause, first reads what it has missed, in a job whose
+//!   scores are not used.
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to
 //!   what the lookahead allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
@@ -401,8 +403,9 @@ impl Decoder for Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (frontier, threads) = (sequence.tokens().len(), &mut self.threads);
+        let has_drafts = threads.chains.iter().any(|chain| !chain.drafts.is_empty());
         let (first, drafts) = (&threads.chains[0].drafts, threads.drafts(&self.meter.policy));
-        let cluster = &mut self.meter.begin_step(cluster, first.drafter(), drafts);
+        let cluster = &mut self.meter.begin_step(cluster, first.drafter(), drafts || has_drafts);
         // 1. and 2. Drafters and replicas work until (3.) the rows at the frontier have arrived.
         threads.submit_jobs(sequence, cluster)?;
         let rows = loop {
@@ -426,7 +429,7 @@ impl Decoder for Dsi {
             chain.next_row = 0;
         }
         self.threads.retain_rows(|_| false, cluster);
-        self.threads.replicas.stop();
+        self.threads.replicas.stop(cluster);
         self.meter.stop();
     }
 }

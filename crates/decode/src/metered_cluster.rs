@@ -30,7 +30,7 @@ impl<P: JobObserver> Meter<P> {
     }
 
     /// Begins a step, whose jobs go to the returned cluster. The policy learns from the jobs of
-    /// this drafter. `drafts`: whether drafters are to work during the step.
+    /// this drafter. `drafts`: whether there are drafts, or drafters are to work.
     pub(crate) fn begin_step<'a>(
         &'a mut self,
         cluster: &'a mut dyn Cluster,

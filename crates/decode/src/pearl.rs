@@ -8,7 +8,9 @@
 //! 1. Lines 5–8 and 24–28: the drafter makes γ tokens after the committed and the unverified ones.
 //! 2. Lines 10 and 29, at the same time as 1: the target scores the unverified tokens. Its rows are
 //!    those of each unverified token and of the first new one.
-//! 3. Lines 11 and 30–32: these tokens are tested, each with its own row.
+//! 3. Lines 11 and 30–32: these tokens are tested, each with its own row (`verify` in
+//!    `crates/core/src/verify.rs`). The paper's p₁ to pγ are the rows of x₂ to xγ₊₁: x₁ was tested in
+//!    the round before.
 //! 4. Lines 12–14 and 33–36, if all are accepted: they are committed, and the other new tokens are
 //!    the next round's unverified ones. No bonus token is drawn, because the last row has tested
 //!    the first new token.
@@ -124,8 +126,9 @@ impl Decoder for Pearl {
         self.scoring = None;
         // 3. The tokens that have a row are tested: the unverified ones and the first new one.
         let verdict = verify(drafts.chain(), &scores.rows, position, sequence.randomness());
+        // 4. and 5. Accepted tokens are committed, or a correction. The other new tokens are
+        // unverified now, or dropped.
         jobs::commit(drafts.chain(), &verdict, &scores, [scoring], sequence, cluster);
-        // 4. and 5. The other new tokens are unverified now, or dropped after a rejection.
         let verdict = drafts.advance(&sequence.tokens()[position..], cluster);
         cluster.observe_verdict(&verdict);
         self.meter.end_step(sequence.tokens().len() - position);

@@ -4,8 +4,8 @@ use crate::method::{AnswerDecoder, DecoderOptions, MethodEntry};
 use crate::{auto, autoregressive, dsi, pearl, speculative, ssd};
 use forerun_core::Need;
 
-/// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
-/// crate, and name the entry here.
+/// All methods, plain decoding first. To add one, write its decoder and its entry in a module of
+/// this crate, and name the entry here.
 pub static METHODS: &[MethodEntry] = &[
     autoregressive::METHOD,
     speculative::METHOD,

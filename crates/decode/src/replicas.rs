@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default)]
 struct Replica {
     failed: bool,
-    /// The number of committed tokens that its completed jobs have read.
+    /// The number of tokens that were committed when the last of its completed jobs was submitted.
     read: usize,
 }
 
@@ -27,6 +27,8 @@ pub(crate) struct Replicas {
     /// Jobs in flight whose scores are not used: cancelled ones, and those in which a replica reads
     /// what it has missed.
     unused: BTreeMap<Ticket, ReplicaJob>,
+    /// Whether the first replica has read all committed tokens, because another method has used it.
+    first_has_read_all: bool,
 }
 
 /// What the completion of a job means.
@@ -42,7 +44,8 @@ pub(crate) enum Completed {
 impl Replicas {
     pub(crate) fn new(count: usize) -> Self {
         let (active, unused) = (BTreeMap::new(), BTreeMap::new());
-        Self { all: vec![Replica::default(); count], active, unused }
+        let all = vec![Replica::default(); count];
+        Self { all, active, unused, first_has_read_all: false }
     }
 
     /// Returns whether a replica is free: it has no active job, and lags behind by at most
@@ -104,6 +107,9 @@ impl Replicas {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
+        if std::mem::take(&mut self.first_has_read_all) {
+            self.all.iter_mut().take(1).for_each(|first| first.read = sequence.tokens().len());
+        }
         while let Some(replica) = self.best(max_lag) {
             if let Some(ticket) = self.try_submit(replica, &task, sequence, cluster)? {
                 self.active.insert(ticket, ReplicaJob { replica, task });
@@ -132,40 +138,39 @@ impl Replicas {
         }
     }
 
-    /// Handles a completion. A replica whose job has failed is no longer used, unless it is the
-    /// last.
+    /// Handles a completion. A replica whose job has failed is no longer used.
+    ///
+    /// # Errors
+    /// If it was the last replica.
     pub(crate) fn complete(
         &mut self,
         sequence: &mut Sequence,
         completion: Completion,
     ) -> Result<Completed, DecodeError> {
         let ticket = completion.ticket;
-        if let Some(ReplicaJob { replica, task }) = self.unused.remove(&ticket) {
-            self.count_read(replica, &task, &completion);
-            return Ok(Completed::Other(completion));
-        }
-        let Some(ReplicaJob { replica, task }) = self.active.remove(&ticket) else {
+        let (active, unused) = (self.active.remove(&ticket), self.unused.remove(&ticket));
+        let is_used = active.is_some();
+        let Some(ReplicaJob { replica, task }) = active.or(unused) else {
             return Ok(Completed::Other(completion));
         };
-        self.count_read(replica, &task, &completion);
-        if let Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) =
-            &completion.output
-        {
-            self.drop_failed(replica, &error.to_string(), sequence);
-            if self.healthy().next().is_some() {
-                return Ok(Completed::Lost(task));
+        match &completion.output {
+            Ok(_) => {
+                let read = &mut self.all[replica].read;
+                *read = task.committed.max(*read);
             }
+            Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
+                self.drop_failed(replica, &error.to_string(), sequence);
+                if is_used && self.healthy().next().is_some() {
+                    return Ok(Completed::Lost(task));
+                }
+            }
+            Err(_) => {}
+        }
+        if !is_used {
+            return Ok(Completed::Other(completion));
         }
         let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
         Ok(Completed::Scores(task, reply.output))
-    }
-
-    /// Counts what a job has read. A cancelled one may have ended before.
-    fn count_read(&mut self, replica: usize, task: &ScoreTask, completion: &Completion) {
-        if completion.output.is_ok() {
-            let read = &mut self.all[replica].read;
-            *read = task.committed.max(*read);
-        }
     }
 
     /// Cancels the active jobs whose task is not to be kept.
@@ -178,12 +183,12 @@ impl Replicas {
         }
     }
 
-    /// Forgets unused jobs. Another method may go on, on the first replica: it gets their
-    /// completions, and then no other replica has read more.
-    pub(crate) fn stop(&mut self) {
+    /// Forgets unused jobs, after cancelling them. Another method may go on, on the first replica,
+    /// and get their completions.
+    pub(crate) fn stop(&mut self, cluster: &mut dyn Cluster) {
+        self.unused.keys().for_each(|&ticket| cluster.cancel(ticket));
         self.unused.clear();
-        let most = self.all.iter().map(|replica| replica.read).max().unwrap_or(0);
-        self.all.iter_mut().take(1).for_each(|first| first.read = most);
+        self.first_has_read_all = true;
     }
 
     fn drop_failed(&mut self, replica: usize, reason: &str, sequence: &mut Sequence) {
@@ -288,7 +293,7 @@ mod tests {
         assert_eq!([setup.submit(200).1, setup.submit(300).1, setup.submit(400).1], [1, 0, 2]);
         // Another method decodes with the first one.
         setup.replicas.retain(|_| false, &mut setup.cluster);
-        setup.replicas.stop();
+        setup.replicas.stop(&mut setup.cluster);
         assert_eq!(setup.submit(500).1, 0);
     }
 
@@ -307,6 +312,17 @@ mod tests {
         assert!(matches!(setup.complete(Ticket(2), scores()), Completed::Other(_)));
         assert!(setup.replicas.has_free(MAX_LAG));
         assert_eq!(setup.submit(102).1, 1);
+    }
+
+    #[test]
+    fn a_replica_that_fails_to_catch_up_is_no_longer_used() {
+        let mut setup = Setup::new(2);
+        let (ticket, _) = setup.submit(100);
+        setup.complete(ticket, scores());
+        setup.replicas.catch_up(MAX_LAG, &mut setup.sequence, &mut setup.cluster).unwrap();
+        assert!(matches!(setup.complete(Ticket(1), failure()), Completed::Other(_)));
+        assert_eq!(setup.replicas.healthy().collect::<Vec<_>>(), [0]);
+        assert_eq!(setup.sequence.statistics().failures.len(), 1);
     }
 
     #[test]

@@ -300,17 +300,6 @@ impl DsiLookahead {
         self.acceptance.survival_in_jobs(horizon, self.job_length(self.length))
     }
 
-    /// Learns from the time of a replica's job of `rows` rows what it takes to read tokens. Returns
-    /// whether it has read some, because it was idle.
-    fn observe_reading(&mut self, rows: usize, time: &JobTime) -> bool {
-        let read = (time.cost.own_rows as usize).saturating_sub(rows);
-        if read >= READ_TOKENS {
-            let ns = self.score_costs.alone_ns(time);
-            self.last_reading = ns.map(|ns| (read, ns)).or(self.last_reading);
-        }
-        read > 0
-    }
-
     /// Returns the usual time of a job of so many rows; `None` if it is not known.
     fn usual_ns(&self, rows: usize, while_drafting: bool) -> Option<f64> {
         if rows <= 1 && !while_drafting {
@@ -352,7 +341,7 @@ impl DsiLookahead {
         let one_ns = self.scores.up_to(1)[1];
         let row_ns = self.row_ns().max(READING_SHARE * one_ns);
         match self.mode {
-            DraftLength::Auto if row_ns > 0.0 => (one_ns / row_ns) as usize,
+            DraftLength::Auto if row_ns > 0.0 => ((one_ns / row_ns) as usize).max(self.max_ahead()),
             _ => usize::MAX,
         }
     }
@@ -505,7 +494,12 @@ impl Policy for DsiLookahead {
 impl JobObserver for DsiLookahead {
     fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
         let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
-        self.has_read |= self.observe_reading(rows, time);
+        let read = (time.cost.own_rows as usize).saturating_sub(rows);
+        self.has_read |= read > 0;
+        if read >= READ_TOKENS {
+            let ns = self.score_costs.alone_ns(time);
+            self.last_reading = ns.map(|ns| (read, ns)).or(self.last_reading);
+        }
         match self.prompt_scores {
             0 => {
                 let usual_ns = self.usual_ns(rows.max(own_rows as usize), while_drafting);
