@@ -348,7 +348,6 @@ fn rows_of(tree: &TokenTree, proposal: Proposal) -> Vec<Distribution> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::TokenId;

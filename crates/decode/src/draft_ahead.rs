@@ -302,7 +302,7 @@ impl DraftAhead {
         if !std::mem::replace(&mut self.reported, true) {
             sequence.report_failed_drafter(self.drafter, &reason);
         }
-        (self.failed, self.exhausted) = (self.len() == 0, true);
+        (self.failed, self.exhausted) = (self.is_empty(), true);
         Ok(())
     }
 

@@ -204,6 +204,7 @@ fn jobs_of(replica: usize, jobs: &BTreeMap<Ticket, ReplicaJob>) -> usize {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::Limits;
