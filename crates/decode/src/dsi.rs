@@ -25,8 +25,8 @@
 //!
 //! * Jobs share no rows. The last row of one job tests the first token of the next, and drafters
 //!   that agree share rows.
-//! * A replica that lags far behind, as after a pause, first reads what it has missed, in a job whose
-//!   scores are not used.
+//! * A replica that lags far behind, as after a pause, first reads what it has missed, in a job
+//!   whose scores are not used.
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to
 //!   what the lookahead allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.

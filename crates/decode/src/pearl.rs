@@ -9,8 +9,8 @@
 //! 2. Lines 10 and 29, at the same time as 1: the target scores the unverified tokens. Its rows are
 //!    those of each unverified token and of the first new one.
 //! 3. Lines 11 and 30–32: these tokens are tested, each with its own row (`verify` in
-//!    `crates/core/src/verify.rs`). The paper's p₁ to pγ are the rows of x₂ to xγ₊₁: x₁ was tested in
-//!    the round before.
+//!    `crates/core/src/verify.rs`). The paper's p₁ to pγ are the rows of x₂ to xγ₊₁: x₁ was tested
+//!    in the round before.
 //! 4. Lines 12–14 and 33–36, if all are accepted: they are committed, and the other new tokens are
 //!    the next round's unverified ones. No bonus token is drawn, because the last row has tested
 //!    the first new token.

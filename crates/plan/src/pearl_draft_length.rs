@@ -10,8 +10,8 @@ use crate::pauses::{Pauses, TrialOutlook};
 use crate::rounds::ParallelRounds;
 use crate::{JobObserver, Policy};
 
-/// Decides how many tokens are drafted during a target forward (PEARL, arXiv 2408.11850, §4.4.1: γ =
-/// round(c), where c is the ratio of the target's time to the drafter's).
+/// Decides how many tokens are drafted during a target forward (PEARL, arXiv 2408.11850, §4.4.1: γ
+/// = round(c), where c is the ratio of the target's time to the drafter's).
 ///
 /// The automatic mode goes further than the paper. From recent measurements it chooses the length
 /// with the most tokens per second, because long drafts add rows to the next forward, and are worth

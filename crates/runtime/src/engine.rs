@@ -166,8 +166,8 @@ impl Engine {
         draft_with_forced_tokens(drafter, &contexts, done);
     }
 
-    /// Runs one forward pass for score jobs of different sequences. Returns the outputs of those that
-    /// are complete.
+    /// Runs one forward pass for score jobs of different sequences. Returns the outputs of those
+    /// that are complete.
     ///
     /// # Panics
     /// As [`Engine::execute`].
