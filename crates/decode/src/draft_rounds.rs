@@ -80,7 +80,8 @@ impl DraftRounds {
 
     /// Begins a round. Returns the draft that was looked up; `None` if it is the drafter's round.
     pub(crate) fn look_up(&mut self, sequence: &mut Sequence) -> Option<RoundDraft> {
-        let drafter_drafts = self.next_shape(sequence.remaining()).is_some();
+        let remaining = sequence.remaining();
+        let drafter_drafts = self.lookup.is_some() && self.next_shape(remaining).is_some();
         let lookup = self.lookup.as_mut();
         let draft = lookup.and_then(|it| it.draft(sequence, &self.policy, drafter_drafts));
         self.has_looked_up = draft.is_some();
@@ -137,9 +138,10 @@ impl DraftRounds {
             lookup.observe(&sequence.tokens()[before..], of_drafter);
         }
         let [draft_time, score_time] = self.times(round, score.time);
-        let shape = self.policy.next_shape();
-        let ranked = (self.policy.grows_trees() && !self.has_looked_up)
-            .then(|| RankedRound::new(&draft.tree, &shape, &verdict.accepted, verdict.rejected));
+        let ranked = (self.policy.grows_trees() && !self.has_looked_up).then(|| {
+            let shape = self.policy.next_shape();
+            RankedRound::new(&draft.tree, &shape, &verdict.accepted, verdict.rejected)
+        });
         self.policy.observe(&Round {
             requested: round.reply().is_some(),
             drafted,

@@ -11,7 +11,7 @@
 //!    always in flight, with the drafts that exist. So decoding is never slower than the target
 //!    alone, if drafters have devices of their own.
 //! 3. Lines 4 and 7: a step waits for the rows at the frontier. Rows are used in the order of their
-//!    positions, in whatever order the replicas finish.
+//!    positions. Replicas may finish in another order.
 //! 4. Lines 8, 9, 11 and 12: the drafters' tokens are tested with these rows, in the drafters'
 //!    order. With sampling that is rejection sampling, which the paper's section 3.1 allows.
 //!    Accepted tokens are committed, or the target's own, and the frontier moves past them.
@@ -25,8 +25,8 @@
 //!
 //! * Jobs share no rows. The last row of one job tests the first token of the next, and drafters
 //!   that agree share rows.
-//! * A replica that lags far behind, as after a pause, first reads what it has missed, in a job
-//!   whose scores are not used.
+//! * A replica that has missed many committed tokens, as in a pause, first reads them, in a job whose
+//!   scores are not used.
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to
 //!   what the lookahead allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
@@ -53,6 +53,7 @@ use forerun_core::{
 };
 use forerun_plan::Policy;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -92,14 +93,16 @@ impl Dsi {
     /// priority. Call it before [`reproducible`](Self::reproducible), whose settings it resets for
     /// the drafters.
     #[must_use]
-    pub fn with_drafters(mut self, count: usize) -> Self {
-        self.threads.chains = (0..count.max(1)).map(Chain::new).collect();
-        self
+    pub fn with_drafters(self, count: usize) -> Self {
+        self.with_chains_of(0..count.max(1))
     }
 
     /// Returns the decoder with the drafters of the options.
-    fn with_drafters_of(mut self, options: &DecoderOptions) -> Self {
-        let drafters = options.drafter..options.drafter + options.drafters();
+    fn with_drafters_of(self, options: &DecoderOptions) -> Self {
+        self.with_chains_of(options.drafter..options.drafter + options.drafters())
+    }
+
+    fn with_chains_of(mut self, drafters: Range<usize>) -> Self {
         self.threads.chains = drafters.map(Chain::new).collect();
         self
     }
@@ -150,7 +153,7 @@ struct Threads {
 type MeteredByLookahead<'a> = MeteredCluster<'a, DsiLookahead>;
 
 impl Threads {
-    fn new(drafters: std::ops::Range<usize>, replicas: usize) -> Self {
+    fn new(drafters: Range<usize>, replicas: usize) -> Self {
         Self {
             chains: drafters.map(Chain::new).collect(),
             replicas: Replicas::new(replicas),

@@ -48,8 +48,8 @@ impl Replicas {
         Self { all, active, unused, first_has_read_all: false }
     }
 
-    /// Returns whether a replica is free: it has no active job, and lags behind by at most
-    /// `max_lag` committed tokens.
+    /// Returns whether a replica is free: it has no active job, and has missed at most `max_lag`
+    /// committed tokens.
     pub(crate) fn has_free(&self, max_lag: usize) -> bool {
         self.idle().any(|replica| self.lag(replica) <= max_lag)
     }
@@ -64,8 +64,8 @@ impl Replicas {
         most.saturating_sub(self.all[replica].read)
     }
 
-    /// Has the idle replicas that lag behind by more than `max_lag` tokens read them, so that no
-    /// job for which others wait does.
+    /// Submits jobs in which idle replicas that have missed more than `max_lag` tokens read them.
+    /// Nothing waits for these jobs.
     pub(crate) fn catch_up(
         &mut self,
         max_lag: usize,
