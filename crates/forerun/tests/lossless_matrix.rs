@@ -548,13 +548,13 @@ fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     run_matrix_at(pair, cells, (PROMPTS, 1), placement)
 }
 
-/// Runs all cells on a sixth of the cases of a few prompts each, or on all cases if the number of
+/// Runs all cells on a twelfth of the cases of a few prompts each, or on all cases if the number of
 /// prompts is given.
 fn run_sample_of_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     if env::var_os("FORERUN_LOSSLESS_PROMPTS").is_some() {
         return run_matrix(pair, cells);
     }
-    run_part_of_matrix(pair, cells.into_iter().map(with_few_texts).collect(), 6)
+    run_part_of_matrix(pair, cells.into_iter().map(with_few_texts).collect(), 12)
 }
 
 /// Returns a cell that runs too few texts for a rejection at every position. Wide trees hold nearly
@@ -693,7 +693,7 @@ fn all_options_give_the_tokens_of_the_real_target() {
         }
         // Rejections at later positions need more texts.
         let cases = cases(&pair, PROMPTS);
-        let parts = |cell: &Cell| if cell.must_reject > 1 { 2 } else { 4 };
+        let parts = |cell: &Cell| if cell.must_reject > 1 { 3 } else { 8 };
         run_cases(&pair, &cases, cells(), parts, placement);
     }
 }
@@ -755,7 +755,7 @@ fn targets_of_every_family_give_their_tokens() {
         // One prompt has too few rejections for every position.
         let cells = cells().into_iter().skip(number % 10).step_by(10);
         let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
-        run_cases(&pair, &cases(&pair, 1), cells, |_| 3, placement);
+        run_cases(&pair, &cases(&pair, 1), cells, |_| 6, placement);
     }
 }
 
@@ -782,7 +782,7 @@ fn targets_with_an_mtp_head_give_their_tokens() {
         let pearl = [(3, "eager"), (3, "paper")].map(pearl);
         let cells = speculative_cells(DrafterKind::Mtp).into_iter().chain(pearl);
         let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
-        run_cases(&pair, &cases(&pair, 1), cells, |_| 3, |_, _| None);
+        run_cases(&pair, &cases(&pair, 1), cells, |_| 6, |_, _| None);
     }
 }
 
@@ -794,7 +794,7 @@ fn a_target_of_mixed_block_types_gives_its_tokens() {
     // One prompt has too few rejections for every position.
     let cells = cells().into_iter().filter(is_of_model);
     let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
-    run_cases(&pair, &cases(&pair, 1), cells, |_| 3, placement);
+    run_cases(&pair, &cases(&pair, 1), cells, |_| 6, placement);
 }
 
 /// Keys and values of target and drafter are quantised.
@@ -863,7 +863,7 @@ fn layer_parallel_drafts_give_the_tokens_of_the_target() {
     let pair = Pair::deep();
     let cases = cases(&pair, env_number("FORERUN_LOSSLESS_PROMPTS", FEW_PROMPTS as u64) as usize);
     // Rejections need more texts.
-    let parts = |cell: &Cell| if cell.must_reject > 0 { 5 } else { 12 };
+    let parts = |cell: &Cell| if cell.must_reject > 0 { 8 } else { 24 };
     run_cases(&pair, &cases, easyspec_cells(), parts, placement);
 }
 
@@ -890,11 +890,11 @@ fn layers_on_several_devices_give_the_tokens_of_the_target() {
         return common::report("SKIPPED: layers on several devices need two cores");
     }
     let all = std::iter::once(plain).chain(cells().into_iter().map(with_few_texts)).collect();
-    let parts = (FEW_PROMPTS, 6);
+    let parts = (FEW_PROMPTS, 12);
     run_matrix_at(&Pair::generated(), all, parts, |_, cell| shared_placement(cell));
     let runs_in_parallel = |cell: &Cell| cell.method != Method::Speculative;
     let layer_parallel = easyspec_cells().into_iter().filter(runs_in_parallel).collect();
-    let parts = (FEW_PROMPTS, 13);
+    let parts = (FEW_PROMPTS, 26);
     run_matrix_at(&Pair::deep(), layer_parallel, parts, |_, cell| shared_placement(cell));
 }
 
