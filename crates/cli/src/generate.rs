@@ -11,7 +11,8 @@ use anyhow::{Context, anyhow, bail};
 use forerun::{
     Answer, AnswerEvent, AnswerStream, Canceller, EmbeddedModel, Finish, Forerun, ForerunError,
     Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request, RequestError,
-    SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification, VerificationChoice,
+    SamplingOptions, SuggestedSampling, TokenId, TokenLogprob, Tokenizer, Trace, Verification,
+    VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -196,45 +197,65 @@ fn is_demonstration(arguments: &AnswerArguments) -> bool {
     matches!(arguments.engine.model, None | Some(ModelSource::Embedded(_)))
 }
 
-/// Returns whether the checkpoint's suggested sampling is used: as an option says, or with the
-/// demonstration pair unless an option says how to sample.
+/// Returns whether the checkpoint's suggested sampling is used: in a chat, as an option says, or
+/// with the demonstration pair unless an option says how to sample.
 fn takes_suggested_sampling(arguments: &AnswerArguments) -> bool {
     let AnswerArguments { temperature, top_k, top_p, min_p, repetition_penalty, .. } = arguments;
-    let defaults = (&None, &0, &1.0, &0.0, &1.0);
-    let is_unsaid = (temperature, top_k, top_p, min_p, repetition_penalty) == defaults;
-    let prefers = arguments.prefers_suggested_sampling || is_demonstration(arguments);
-    arguments.suggested_sampling || prefers && is_unsaid
+    let is_said = top_k.is_some()
+        || [temperature, top_p, min_p, repetition_penalty].into_iter().any(Option::is_some);
+    arguments.is_chat || arguments.suggested_sampling || is_demonstration(arguments) && !is_said
 }
 
-/// Applies the checkpoint's suggested sampling to a valid request, if it is used.
+/// Applies the checkpoint's suggested sampling to a valid request, if it is used, or else the
+/// moderate one of chats. Options come first. A chat says what it uses.
 pub(crate) fn suggested_sampling(
     request: Request,
     arguments: &AnswerArguments,
     engine: &Forerun,
 ) -> anyhow::Result<Request> {
-    match engine.config().suggested_sampling {
-        _ if !takes_suggested_sampling(arguments) => Ok(request),
-        Some(suggested) => {
-            let request = request.sampled_as(suggested);
-            // The flags are valid, so the option is one of the file, which is not shown as a flag.
-            let of_file = |error: RequestError| anyhow!(error.to_string().replace('`', "\""));
-            request.validate().map_err(of_file).context(
-                "the sampling suggested by the checkpoint's generation_config.json is invalid: leave \
-                 out --suggested-sampling",
-            )?;
-            Ok(request)
-        }
-        None if !arguments.suggested_sampling => Ok(request),
+    let config = engine.config();
+    let base = match config.suggested_sampling {
+        _ if !takes_suggested_sampling(arguments) => return Ok(request),
+        _ if arguments.is_chat => config.chat_sampling(),
+        Some(suggested) => suggested,
         None => {
-            note("the checkpoint suggests no sampling options: decoding stays greedy");
-            Ok(request)
+            if arguments.suggested_sampling {
+                note("the checkpoint suggests no sampling options: decoding stays greedy");
+            }
+            return Ok(request);
         }
+    };
+    let AnswerArguments { temperature, top_k, top_p, min_p, repetition_penalty, .. } = arguments;
+    let sampling = SuggestedSampling {
+        temperature: temperature.unwrap_or(base.temperature),
+        top_k: top_k.unwrap_or(base.top_k),
+        top_p: top_p.unwrap_or(base.top_p),
+        min_p: min_p.unwrap_or(base.min_p),
+        repetition_penalty: repetition_penalty.unwrap_or(base.repetition_penalty),
+    };
+    if arguments.is_chat {
+        let source = match config.suggested_sampling {
+            _ if sampling != base => "",
+            Some(_) => ", as the checkpoint suggests",
+            None => ", the default",
+        };
+        note(format_args!("sampling: {sampling}{source}"));
     }
+    let request = request.sampled_as(sampling);
+    // The flags are valid, so the option is one of the file, which is not shown as a flag.
+    let of_file = |error: RequestError| anyhow!(error.to_string().replace('`', "\""));
+    request.validate().map_err(of_file).context(
+        "the sampling suggested by the checkpoint's generation_config.json is invalid: leave out \
+         --suggested-sampling, and set this option",
+    )?;
+    Ok(request)
 }
 
 pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
-    let temperature = arguments.temperature.unwrap_or(0.0);
-    let is_greedy = temperature == 0.0 && !takes_suggested_sampling(arguments);
+    let is_greedy = match arguments.temperature {
+        Some(temperature) => temperature == 0.0,
+        None => !takes_suggested_sampling(arguments),
+    };
     if is_greedy && arguments.verify != VerificationChoice::Auto {
         bail!(
             "--verify has no effect without --temperature above 0: set that, or leave --verify out"
@@ -248,11 +269,11 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
     }
     Ok(Request {
         sampling: SamplingOptions {
-            temperature,
-            top_k: arguments.top_k,
-            top_p: arguments.top_p,
-            min_p: arguments.min_p,
-            repetition_penalty: arguments.repetition_penalty,
+            temperature: arguments.temperature.unwrap_or(0.0),
+            top_k: arguments.top_k.unwrap_or(0),
+            top_p: arguments.top_p.unwrap_or(1.0),
+            min_p: arguments.min_p.unwrap_or(0.0),
+            repetition_penalty: arguments.repetition_penalty.unwrap_or(1.0),
             frequency_penalty: arguments.frequency_penalty,
             presence_penalty: arguments.presence_penalty,
             logit_bias,

@@ -169,7 +169,10 @@ fn properties_say_which_methods_are_available() {
         let server = run(bind(|_| ()), pair.target(), drafter);
         let properties = server.get("/props").json();
         assert_eq!(properties["model"], MODEL);
-        assert_eq!(properties["default_sampling"]["temperature"], 1.0);
+        let expected = json!({
+            "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.0,
+        });
+        assert_eq!(properties["default_sampling"], expected);
         assert!(properties["context_length"].as_u64().unwrap() > 0);
         assert!(!properties["devices"].as_array().unwrap().is_empty());
         let expected = if drafter.is_some() { "speculative" } else { "autoregressive" };

@@ -143,9 +143,8 @@ pub(crate) enum Command {
     Chat(Box<ChatArguments>),
     /// Run a model: answer a prompt, or chat.
     ///
-    /// As `forerun chat`, but the model's name comes first, piped text is one message, answers have
-    /// no limit but the context, and sampling is as the checkpoint suggests. `--verbose` prints
-    /// statistics after each answer.
+    /// As `forerun chat`, but the model's name comes first, piped text is one message, and answers
+    /// have no limit but the context. `--verbose` prints statistics after each answer.
     ///
     /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`
     #[command(allow_negative_numbers = true, mut_arg("model", |arg| arg.hide(true)))]
@@ -704,7 +703,8 @@ pub(crate) struct AnswerArguments {
     pub(crate) structure: StructureArguments,
 
     /// Sampling temperature; 0 always takes the most probable token [default: 0; with `forerun run`
-    /// and for the demonstration pair, as the checkpoint suggests if no option says how to sample]
+    /// and `chat`, as the checkpoint suggests, or else 0.8 with `--top-k 40 --top-p 0.95 --min-p
+    /// 0.05`; for the demonstration pair, as it suggests if no option says how to sample]
     #[arg(long, value_name = "T", help_heading = headings::SAMPLING)]
     pub(crate) temperature: Option<f32>,
 
@@ -714,27 +714,28 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "N", help_heading = headings::SAMPLING)]
     pub(crate) seed: Option<u64>,
 
-    /// Sample among the K most probable tokens; 0 keeps all.
-    #[arg(long, value_name = "K", default_value_t = 0, help_heading = headings::SAMPLING)]
-    pub(crate) top_k: usize,
+    /// Sample among the K most probable tokens; 0 keeps all [default: 0]
+    #[arg(long, value_name = "K", help_heading = headings::SAMPLING)]
+    pub(crate) top_k: Option<usize>,
 
-    /// Sample among the most probable tokens that together have probability P; 1 keeps all.
-    #[arg(long, value_name = "P", default_value_t = 1.0, help_heading = headings::SAMPLING)]
-    pub(crate) top_p: f32,
+    /// Sample among the most probable tokens that together have probability P; 1 keeps all
+    /// [default: 1]
+    #[arg(long, value_name = "P", help_heading = headings::SAMPLING)]
+    pub(crate) top_p: Option<f32>,
 
-    /// Sample among tokens at least P times as probable as the most probable one; 0 keeps all.
-    #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
-    pub(crate) min_p: f32,
+    /// Sample among tokens at least P times as probable as the most probable one; 0 keeps all
+    /// [default: 0]
+    #[arg(long, value_name = "P", help_heading = headings::SAMPLING)]
+    pub(crate) min_p: Option<f32>,
 
-    /// Penalty for tokens that occur in the prompt or the answer; 1 disables it.
+    /// Penalty for tokens that occur in the prompt or the answer; 1 disables it [default: 1]
     #[arg(
         long,
         visible_alias = "repeat-penalty",
         value_name = "P",
-        default_value_t = 1.0,
         help_heading = headings::SAMPLING
     )]
-    pub(crate) repetition_penalty: f32,
+    pub(crate) repetition_penalty: Option<f32>,
 
     /// Penalty for each time that a token occurs in the answer, from -2 to 2: subtracted from its
     /// logit.
@@ -764,8 +765,8 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) suggested_sampling: bool,
 
-    /// Whether the suggested sampling is used, if there is any, unless an option says how to
-    /// sample.
+    /// Whether the command chats: what no option says of the sampling is as the checkpoint
+    /// suggests, or else moderate.
     #[arg(skip)]
-    pub(crate) prefers_suggested_sampling: bool,
+    pub(crate) is_chat: bool,
 }

@@ -42,7 +42,6 @@ pub(crate) fn run_model(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let answers = &mut chat.answers;
     answers.engine.model = name.or(answers.engine.model.take());
     answers.max_tokens = answers.max_tokens.or(Some(usize::MAX));
-    answers.prefers_suggested_sampling = true;
     match first_message(&prompt)? {
         Some(message) => with_session(chat, |session| session.answer_once(&message)),
         None => run(chat),
@@ -72,6 +71,7 @@ fn with_session(
     mut arguments: ChatArguments,
     talk: impl FnOnce(&mut Session<'_>) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
+    arguments.answers.is_chat = true;
     // All errors that do not need a model are found before a model is loaded.
     let request = request(&arguments.answers)?;
     request.validate()?;

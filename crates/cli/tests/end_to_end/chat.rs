@@ -23,7 +23,8 @@ impl TerminalChat {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
         command.args(["chat", "--model"]).arg(models.target());
         command.arg("--draft-model").arg(models.drafter());
-        command.args(["--placement", &Run::one_core_placement(), "--ignore-eos"]).args(options);
+        command.args(["--placement", &Run::one_core_placement(), "--ignore-eos"]);
+        command.args(["--temperature", "0"]).args(options);
         command.env("XDG_STATE_HOME", models.folder().join("state"));
         // The line editor needs a known terminal.
         command.env("TERM", "xterm");
@@ -213,7 +214,7 @@ fn turns_that_exceed_the_context_are_left_out_or_refused_with_a_note() {
 fn piped(models: &Models, input: &str, options: &[&str]) -> Run {
     let run = Run::forerun().with(&["chat"]).with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).on_one_core();
-    run.with(&["-n", "30", "--ignore-eos"]).with(options).input(input)
+    run.with(&["-n", "30", "--ignore-eos", "--temperature", "0"]).with(options).input(input)
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::generation::Speculation;
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use forerun::{ChatParser, ChatTemplate, Grammar, PromptEnd};
-use forerun::{Method, Request, TemplateArguments, TokenId};
+use forerun::{Method, Request, SamplingOptions, TemplateArguments, TokenId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -178,7 +178,8 @@ impl Body {
         // The best choices are those with the highest log-probability.
         let ranks = self.candidates() > self.choices();
         let logprobs = logprobs.or(ranks.then_some(0));
-        let request = self.request(state, limit, logprobs)?;
+        let sampling = state.generator.default_sampling();
+        let request = self.request(state, sampling, limit, logprobs)?;
         self.prepare(state, prompts, request, "prompt", ChatParser::plain)
     }
 
@@ -222,7 +223,8 @@ impl Body {
         };
         let limit = self.limit(state, prompt.len())?;
         let limit = limit.unwrap_or_else(|| room(state, prompt.len()));
-        let mut request = self.request(state, limit, logprobs)?;
+        let sampling = state.generator.chat_sampling();
+        let mut request = self.request(state, sampling, limit, logprobs)?;
         let syntax = state.syntax;
         if let Some(grammar) = self.calls_or_format(state, &choice, request.grammar.as_ref())? {
             forerun
@@ -354,15 +356,15 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the request to the engine.
+    /// Returns the request to the engine. `sampling` holds where the fields say nothing.
     fn request(
         &self,
         state: &State,
+        sampling: SamplingOptions,
         max_tokens: usize,
         logprobs: Option<usize>,
     ) -> Result<Request, ApiError> {
         let forerun = state.generator.forerun();
-        let sampling = state.generator.default_sampling();
         let mut request = Request { max_tokens, logprobs, sampling, ..Request::default() };
         self.sampling.apply(state, &mut request)?;
         request.grammar = self.structure.grammar(forerun)?;
