@@ -289,6 +289,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
         ignore_eos: arguments.ignore_eos,
         special_tokens: false,
         logprobs: None,
+        prompt_logprobs: None,
         // The engine's own, which has the same option.
         draft_tokens: None,
         tree: forerun::Tree::None,

@@ -35,6 +35,8 @@ pub struct Answer {
     pub tokens: Vec<TokenId>,
     /// The log-probabilities at the position of each of these tokens, if requested.
     pub logprobs: Option<Vec<TokenLogprob>>,
+    /// The log-probabilities of the prompt's tokens after the first, if requested.
+    pub prompt_logprobs: Option<Vec<TokenLogprob>>,
     /// The number of tokens of the prompt.
     pub prompt_tokens: usize,
     /// Why the answer ended.

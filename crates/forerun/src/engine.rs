@@ -745,6 +745,8 @@ impl Forerun {
     ) -> Result<AnswerStream<'_>, ForerunError> {
         let method = request.decoded_by(continuation.method);
         let mut sampling = self.sampling_of(&prompt, request, method)?;
+        let score = |top| self.score(&prompt[..1], &prompt[1..], top, canceller);
+        let prompt_logprobs = request.prompt_logprobs.map(score).transpose()?;
         let context = self.config.max_position_embeddings;
         let eos = self.end_tokens(request);
         let grammar = match &request.grammar {
@@ -794,6 +796,7 @@ impl Forerun {
             learns,
             releases: false,
             prompt_tokens,
+            prompt_logprobs,
             verification,
             seed,
             events: VecDeque::new(),

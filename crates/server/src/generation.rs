@@ -132,7 +132,10 @@ impl Generator {
         let mut stream = match self.forerun.stream_tokens(prompt, &request, method, canceller) {
             Ok(stream) => stream,
             Err(error) => {
-                self.failed(&error);
+                match canceller.is_cancelled() {
+                    true => self.metrics.cancelled.add(1),
+                    false => self.failed(&error),
+                }
                 return drop(sender.blocking_send(Err(error)));
             }
         };
