@@ -144,7 +144,7 @@ fn the_page_has_all_its_files_and_loads_nothing_from_elsewhere() {
         }
         paths.extend(between(&text, "from \"./", '"').map(|name| format!("/page/{name}")));
     }
-    assert_eq!(visited.len(), 9, "{visited:?}");
+    assert_eq!(visited.len(), 10, "{visited:?}");
     assert_eq!(server.post("/", &json!({})).status, 405);
     assert_eq!(server.get("/page/other.js").status, 404);
 }
