@@ -51,7 +51,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     request.validate()?;
     if let Some(trace) = &arguments.trace {
         let EngineArguments { model, draft_model, .. } = &arguments.answers.engine;
-        ensure_not_part_of(trace, model.iter().chain(draft_model))?;
+        ensure_not_part_of(trace, model.get().into_iter().chain(draft_model))?;
     }
     let trace = arguments.trace.as_deref().map(TraceFile::create).transpose()?;
     let prompt_text = prompt(&arguments)?;
@@ -193,7 +193,7 @@ const DEFAULT_MAX_TOKENS: usize = 200;
 pub const DEMONSTRATION_SEED: u64 = 3;
 
 fn is_demonstration(arguments: &AnswerArguments) -> bool {
-    matches!(arguments.engine.model, None | Some(ModelSource::Embedded(_)))
+    matches!(arguments.engine.model.get(), None | Some(ModelSource::Embedded(_)))
 }
 
 /// Returns whether the checkpoint's suggested sampling is used: as an option says, or with the
@@ -312,7 +312,7 @@ pub(crate) fn demonstration(arguments: &mut EngineArguments) -> anyhow::Result<(
 /// Uses the demonstration pair if no model is given, and returns whether it did. The
 /// demonstration's target by its name gets its drafter, unless another one is given.
 pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Result<bool> {
-    let is_unnamed = match arguments.model {
+    let is_unnamed = match arguments.model.get() {
         None if arguments.draft_model.is_some() => {
             bail!("--draft-model was given without --model: add --model with the target")
         }
@@ -320,7 +320,7 @@ pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Resu
         Some(ModelSource::Embedded(_)) => false,
         Some(_) => return Ok(false),
     };
-    arguments.model = Some(DEMONSTRATION_TARGET.into());
+    arguments.model.set(DEMONSTRATION_TARGET.into());
     if arguments.draft_model.is_none()
         && arguments.drafter.is_none_or(forerun::DrafterKind::has_model)
     {
@@ -331,7 +331,7 @@ pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Resu
 
 pub(crate) fn options(arguments: &EngineArguments) -> Options {
     Options {
-        model: arguments.model.clone().unwrap_or_default(),
+        model: arguments.model.get().cloned().unwrap_or_default(),
         draft_model: arguments.draft_model.clone(),
         method: arguments.method,
         pearl: arguments.pearl,

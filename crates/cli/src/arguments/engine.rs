@@ -1,7 +1,7 @@
 //! The options of models, drafts and devices.
 
-use super::headings;
 use super::values::{self, ChosenCacheType, ChosenTypes, layer_groups};
+use super::{ModelArguments, headings};
 use clap::Args;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
@@ -11,13 +11,8 @@ use forerun::{
 /// Options of the models, of how they draft, and of their devices.
 #[derive(Args, Clone, Debug)]
 pub struct EngineArguments {
-    /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
-    ///
-    /// A hub id is `owner/name`, `owner/name@revision`, or `owner/name:Q4_K_M` for a GGUF file, and
-    /// is downloaded on first use. `demo` is the built-in demonstration pair, the default of
-    /// `generate` and `chat`.
-    #[arg(long, value_name = "MODEL", value_parser = values::model, help_heading = headings::MODEL)]
-    pub(crate) model: Option<ModelSource>,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Draft model: a smaller model, or a drafter trained for the target.
     ///

@@ -10,6 +10,7 @@ mod engine;
 mod export;
 #[cfg(feature = "laboratory")]
 mod make_pair;
+mod model;
 mod models;
 #[cfg(feature = "laboratory")]
 mod plan;
@@ -39,6 +40,7 @@ pub use engine::EngineArguments;
 pub(crate) use export::ExportArguments;
 #[cfg(feature = "laboratory")]
 pub(crate) use make_pair::MakePairArguments;
+pub(crate) use model::{BY_POSITION, MODEL, ModelArguments};
 pub(crate) use models::{
     ListModelsArguments, Models, PullModelsArguments, RemoveModelsArguments, ShowModelArguments,
 };
@@ -132,7 +134,7 @@ pub(crate) enum Command {
     /// The text goes to standard output as it is generated, followed by one line of statistics on
     /// standard error.
     ///
-    /// Example: `forerun generate --model TARGET --draft-model DRAFTER --prompt "Once upon a time"`
+    /// Example: `forerun generate TARGET --draft-model DRAFTER --prompt "Once upon a time"`
     #[command(allow_negative_numbers = true)]
     Generate(Box<GenerateArguments>),
     /// Chat with a model.
@@ -143,12 +145,11 @@ pub(crate) enum Command {
     Chat(Box<ChatArguments>),
     /// Run a model: answer a prompt, or chat.
     ///
-    /// As `forerun chat`, but the model's name comes first, piped text is one message, answers have
-    /// no limit but the context, and sampling is as the checkpoint suggests. `--verbose` prints
-    /// statistics after each answer.
+    /// As `forerun chat`, but piped text is one message, answers have no limit but the context, and
+    /// sampling is as the checkpoint suggests. `--verbose` prints statistics after each answer.
     ///
     /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`
-    #[command(allow_negative_numbers = true, mut_arg("model", |arg| arg.hide(true)))]
+    #[command(allow_negative_numbers = true)]
     Run(Box<RunArguments>),
     /// List, inspect, download and remove models.
     ///
@@ -161,7 +162,7 @@ pub(crate) enum Command {
     /// Answers to several clients share forward passes. A client's text does not depend on the
     /// others.
     ///
-    /// Example: `forerun serve --model TARGET --draft-model DRAFTER --port 8080`
+    /// Example: `forerun serve TARGET --draft-model DRAFTER --port 8080`
     #[cfg(feature = "server")]
     #[command(allow_negative_numbers = true)]
     Serve(Box<ServeArguments>),
@@ -348,7 +349,7 @@ pub(crate) struct CertifyArguments {
     ///
     /// May be given several times. The others are compared with the first, such as one without
     /// speculation.
-    #[arg(long, value_name = "[NAME=]URL", conflicts_with_all = ["model", "draft_model", "method"])]
+    #[arg(long, value_name = "[NAME=]URL", conflicts_with_all = [MODEL, BY_POSITION, "draft_model", "method"])]
     pub(crate) endpoint: Vec<String>,
 
     /// Key for the servers of `--endpoint`.
@@ -366,9 +367,8 @@ pub(crate) struct CertifyArguments {
 /// Options of `forerun demo`.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArguments {
-    /// Target: a Hugging Face directory, a GGUF file, a llama2.c file, or a hub id.
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: Option<ModelSource>,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Drafter: a small model with the target's vocabulary.
     #[arg(long, value_name = "MODEL")]
@@ -408,9 +408,8 @@ pub(crate) struct DemoArguments {
 /// Options of `forerun devices`.
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArguments {
-    /// Model to measure: a Hugging Face directory, a llama2.c file, or a hub id.
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: Option<ModelSource>,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Type of the weights in memory; mixes are llama.cpp's.
     #[arg(
@@ -428,7 +427,7 @@ pub(crate) struct DevicesArguments {
     /// GPU to measure the model on, as `forerun devices` numbers them, instead of the cores.
     ///
     /// Also shows the kernels of a pass, by the GPU's own clock.
-    #[arg(long, value_name = "N", requires = "model", conflicts_with = "threads")]
+    #[arg(long, value_name = "N", requires = "ModelArguments", conflicts_with = "threads")]
     pub(crate) gpu: Option<usize>,
 
     /// Number of tokens in the cache before the measured rows.
@@ -520,9 +519,8 @@ pub(crate) struct KernelBenchArguments {
 /// Options of `forerun bench quality`.
 #[derive(Args, Debug)]
 pub(crate) struct QualityBenchArguments {
-    /// Model to measure: a Hugging Face directory, a llama2.c file, or a hub id.
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: ModelSource,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// File with the text to predict, in UTF-8.
     #[arg(long, value_name = "FILE")]

@@ -1,6 +1,6 @@
 //! Options of `forerun simulate`.
 
-use super::{headings, values};
+use super::{ModelArguments, headings, values};
 use clap::{Args, Subcommand, ValueEnum};
 use forerun::{ModelSource, Placement, WeightTypes};
 use forerun_sim::SimulatedMethod;
@@ -230,9 +230,8 @@ pub(crate) struct CalibrateArguments {
     #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
     pub(crate) out: PathBuf,
 
-    /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) model: ModelSource,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Draft model.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]

@@ -38,9 +38,8 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
 
 /// Answers one message, or converses if there is none.
 pub(crate) fn run_model(arguments: RunArguments) -> anyhow::Result<ExitCode> {
-    let RunArguments { name, prompt, mut chat } = arguments;
+    let RunArguments { mut chat, prompt } = arguments;
     let answers = &mut chat.answers;
-    answers.engine.model = name.or(answers.engine.model.take());
     answers.max_tokens = answers.max_tokens.or(Some(usize::MAX));
     answers.prefers_suggested_sampling = true;
     match first_message(&prompt)? {

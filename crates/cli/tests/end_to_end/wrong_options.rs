@@ -105,6 +105,7 @@ fn incompatible_options_are_refused_with_advice() {
             ("--drafter prompt-lookup --pearl paper", &["--pearl", "without --method pearl"]),
             ("--verify coupled", &["--verify has no effect without --temperature above 0"]),
             ("--prompt-file p.txt", &["--prompt", "cannot be used with"]),
+            ("demo", &["[MODEL]", "--model", "cannot be used with"]),
             ("--logprobs 3", &["required", "--json"]),
             ("--logit-bias 5=1 --logit-bias 5=2", &["token 5 twice", "one bias"]),
             ("--draft-model no/such/drafter", &["no/such/drafter", "no such file"]),
