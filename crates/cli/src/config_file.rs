@@ -190,8 +190,9 @@ fn has_option(command: &Command, name: &str) -> bool {
         || command.get_subcommands().any(|inner| has_option(inner, name))
 }
 
-/// Returns the option that an entry sets. Entries may have `_` where options have `-`.
-fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+/// Returns the option of this name, or with this alias. The name may have `_` where options have
+/// `-`.
+pub(crate) fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     let name = name.replace('_', "-");
     let is_it = |argument: &&Arg| {
         let aliases = argument.get_all_aliases().unwrap_or_default();

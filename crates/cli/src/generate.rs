@@ -343,6 +343,8 @@ pub(crate) fn options(arguments: &EngineArguments) -> Options {
         weight_type: arguments.dtype,
         cache_type: arguments.kv_type,
         cache_bytes: arguments.cache_bytes,
+        // llama.cpp writes 0 for the model's own.
+        context_length: arguments.context_length.filter(|&tokens| tokens > 0),
         threads: arguments.threads,
         placement: arguments.placement.clone(),
         gpu_layers: arguments.gpu_layers,

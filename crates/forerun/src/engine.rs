@@ -100,10 +100,10 @@ impl OpenedPlan {
     ) -> Result<(Self, Runtime), ForerunError> {
         Isa::from_environment()?;
         let target = open_model(plan.model(), loader)?;
+        let config = config(plan, &target)?;
         let mut drafters = OpenDrafter::all(plan, &target, loader)?;
         let translates = drafters.iter().any(OpenDrafter::translates);
-        let context = target.checkpoint.config().max_position_embeddings;
-        let drafter_context = DrafterContext::of(&drafters, context);
+        let drafter_context = DrafterContext::of(&drafters, config.max_position_embeddings);
         let features = drafters.iter().find_map(OpenDrafter::features);
         let is_here = |role: Role| {
             let mut workers =
@@ -173,7 +173,6 @@ impl OpenedPlan {
         };
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
-        let config = target.checkpoint.config().clone();
         let vocab_size = target.checkpoint.architecture().vocab_size;
         let grammars = GrammarCompiler::new(Arc::clone(&target.tokenizer), config.vocab_size);
         let loaded = Arc::new(Loaded {
@@ -233,6 +232,22 @@ impl OpenedPlan {
             workers,
             sequences: AtomicU64::new(0),
             cache_usage: loaded.cache_usage().clone(),
+        }
+    }
+}
+
+/// Returns the target's configuration, with the context length of the plan.
+fn config(plan: &Plan, target: &OpenModel) -> Result<Config, ForerunError> {
+    let mut config = target.checkpoint.config().clone();
+    let context = config.max_position_embeddings;
+    match plan.context_length() {
+        Some(found) if found > context => {
+            let model = plan.model().clone();
+            Err(ForerunError::ContextLength { found, context, model })
+        }
+        limit => {
+            config.max_position_embeddings = limit.unwrap_or(context);
+            Ok(config)
         }
     }
 }
@@ -346,7 +361,8 @@ impl Forerun {
         AnswerDecoders::new(&self.plan, &self.lock_learned().patterns())
     }
 
-    /// Returns the target's configuration.
+    /// Returns the target's configuration. Its `max_position_embeddings` is the plan's context
+    /// length, if the plan has one.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config

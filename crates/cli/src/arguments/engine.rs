@@ -18,7 +18,7 @@ pub struct EngineArguments {
     ///
     /// The checkpoint says which kind of drafter it is. A model with another vocabulary than the
     /// target's can draft chains, but not trees.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    #[arg(long, alias = "model-draft", value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) draft_model: Option<ModelSource>,
 
     /// Type of the weights in memory; mixes are llama.cpp's.
@@ -52,6 +52,17 @@ pub struct EngineArguments {
         help_heading = headings::MODEL
     )]
     pub(crate) cache_bytes: Option<usize>,
+
+    /// Maximum number of tokens of a prompt and its answer together; 0 is the model's own maximum,
+    /// the default.
+    #[arg(
+        long,
+        aliases = ["ctx-size", "max-model-len"],
+        short_alias = 'c',
+        value_name = "N",
+        help_heading = headings::MODEL
+    )]
+    pub(crate) context_length: Option<usize>,
 
     /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long, help_heading = headings::MODEL)]
@@ -103,6 +114,7 @@ pub struct EngineArguments {
     /// A number is the paper's γ with `--method pearl`, and the lookahead with `--method dsi`.
     #[arg(
         long,
+        aliases = ["draft", "draft-max", "draft-n"],
         value_name = "N|auto|assisted",
         default_value = "auto",
         help_heading = headings::DRAFTING

@@ -683,9 +683,16 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) verify: VerificationChoice,
 
-    /// Maximum number of tokens of an answer [default: 200; with `forerun run` and for the
-    /// demonstration pair, no limit but the context]
-    #[arg(long, short = 'n', value_name = "N", help_heading = headings::STOPPING)]
+    /// Maximum number of tokens of an answer; -1 is as many as the context has room for [default:
+    /// 200; with `forerun run` and for the demonstration pair, -1]
+    #[arg(
+        long,
+        short = 'n',
+        aliases = ["n-predict", "predict"],
+        value_name = "N",
+        value_parser = values::tokens,
+        help_heading = headings::STOPPING
+    )]
     pub(crate) max_tokens: Option<usize>,
 
     /// Stop before this text.
@@ -703,7 +710,7 @@ pub(crate) struct AnswerArguments {
 
     /// Sampling temperature; 0 always takes the most probable token [default: 0; with `forerun run`
     /// and for the demonstration pair, as the checkpoint suggests if no option says how to sample]
-    #[arg(long, value_name = "T", help_heading = headings::SAMPLING)]
+    #[arg(long, alias = "temp", value_name = "T", help_heading = headings::SAMPLING)]
     pub(crate) temperature: Option<f32>,
 
     /// Seed that makes sampled text reproducible.

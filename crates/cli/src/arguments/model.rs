@@ -24,6 +24,7 @@ pub(crate) struct ModelArguments {
     /// The model, as an option.
     #[arg(
         long,
+        short_alias = 'm',
         value_name = "MODEL",
         value_parser = values::model,
         help_heading = headings::MODEL
@@ -86,7 +87,7 @@ mod tests {
                 let line = format!("forerun {command} {model} {options}");
                 Arguments::try_parse_from(line.split_whitespace())
             };
-            for model in ["demo", "--model demo"] {
+            for model in ["demo", "--model demo", "-m demo"] {
                 assert!(parse(model).is_ok(), "{command} {model}: {:?}", parse(model).err());
             }
             let both = parse("demo --model demo").map_err(|error| error.kind()).err();

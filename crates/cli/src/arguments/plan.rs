@@ -5,7 +5,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// The options that have no effect if nothing is measured.
-const OF_MEASUREMENTS: [&str; 22] = [
+const OF_MEASUREMENTS: [&str; 23] = [
     "check",
     "check_rounds",
     "save_profile",
@@ -18,6 +18,7 @@ const OF_MEASUREMENTS: [&str; 22] = [
     "dtype",
     "kv_type",
     "cache_bytes",
+    "context_length",
     "offline",
     "lookup",
     "also_draft",
