@@ -168,7 +168,7 @@ pub(crate) enum Command {
     Serve(Box<ServeArguments>),
     /// Serve a model over HTTP, with OpenAI's and Anthropic's APIs (needs the feature `server`).
     #[cfg(not(feature = "server"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Serve(Missing),
     /// Show how all methods write the same text.
     ///
@@ -199,7 +199,7 @@ pub(crate) enum Command {
     Plan(Box<PlanArguments>),
     /// Find the fastest method for your models and devices (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Plan(Missing),
     /// Show the available cores and the default placements.
     ///
@@ -223,7 +223,7 @@ pub(crate) enum Command {
     /// Make a synthetic target and drafter with a given acceptance rate (needs the feature
     /// `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     MakePair(Missing),
     /// Convert a model to GGUF.
     ///
@@ -235,7 +235,7 @@ pub(crate) enum Command {
     Analyze(Analyze),
     /// Analyse a model (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Analyze(Missing),
     /// Simulate decoding in virtual time, without models.
     ///
@@ -246,7 +246,7 @@ pub(crate) enum Command {
     Simulate(Simulate),
     /// Simulate decoding in virtual time, without models (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Simulate(Missing),
     /// Train a language model, or a drafter for a target.
     #[cfg(feature = "train")]
@@ -254,7 +254,7 @@ pub(crate) enum Command {
     Train(Train),
     /// Train a language model, or a drafter for a target (needs the feature `train`).
     #[cfg(not(feature = "train"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Train(Missing),
     /// Generate text with a model, to train a drafter on.
     #[cfg(feature = "train")]
@@ -262,7 +262,7 @@ pub(crate) enum Command {
     Distill(Box<DistillArguments>),
     /// Generate text with a model, to train a drafter on (needs the feature `train`).
     #[cfg(not(feature = "train"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Distill(Missing),
     /// Print a completion script for a shell.
     ///
@@ -465,7 +465,7 @@ pub(crate) enum Bench {
     Run(Box<RunBenchArguments>),
     /// Compare methods, drafters and placements on prompts (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Run(Missing),
     /// Measure servers with OpenAI's API under load: tokens per second and latencies, by number of
     /// clients.
@@ -475,7 +475,7 @@ pub(crate) enum Bench {
     Serve(Box<ServeBenchArguments>),
     /// Measure servers with OpenAI's API under load (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Serve(Missing),
     /// Measure what smaller weight types cost in quality.
     ///

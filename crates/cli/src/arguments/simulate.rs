@@ -35,7 +35,7 @@ pub(crate) enum Simulate {
     Plot(PlotArguments),
     /// Draw the table of a sweep (needs the feature `plots`).
     #[cfg(not(feature = "plots"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Plot(crate::missing::Missing),
 }
 
