@@ -145,8 +145,8 @@ pub(crate) enum Command {
     Chat(Box<ChatArguments>),
     /// Run a model: answer a prompt, or chat.
     ///
-    /// As `forerun chat`, but piped text is one message, answers have no limit but the context, and
-    /// sampling is as the checkpoint suggests. `--verbose` prints statistics after each answer.
+    /// As `forerun chat`, but piped text is one message, and sampling is as the checkpoint suggests.
+    /// `--verbose` prints statistics after each answer.
     ///
     /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`
     #[command(allow_negative_numbers = true)]
@@ -684,7 +684,7 @@ pub(crate) struct AnswerArguments {
     pub(crate) verify: VerificationChoice,
 
     /// Maximum number of tokens of an answer; -1 is as many as the context has room for [default:
-    /// 200; with `forerun run` and for the demonstration pair, -1]
+    /// 200; with `forerun run` and `chat`, 2048; for the demonstration pair's stories, -1]
     #[arg(
         long,
         short = 'n',

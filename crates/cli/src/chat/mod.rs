@@ -31,6 +31,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use totals::Totals;
 
+/// Maximum number of tokens of an answer.
+const DEFAULT_MAX_TOKENS: usize = 2_048;
+
 pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     let has_history = !arguments.no_history;
     with_session(arguments, |session| session.converse(&mut Input::new(has_history)?))
@@ -39,9 +42,7 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
 /// Answers one message, or converses if there is none.
 pub(crate) fn run_model(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let RunArguments { mut chat, prompt } = arguments;
-    let answers = &mut chat.answers;
-    answers.max_tokens = answers.max_tokens.or(Some(usize::MAX));
-    answers.prefers_suggested_sampling = true;
+    chat.answers.prefers_suggested_sampling = true;
     match first_message(&prompt)? {
         Some(message) => with_session(chat, |session| session.answer_once(&message)),
         None => run(chat),
@@ -71,6 +72,7 @@ fn with_session(
     mut arguments: ChatArguments,
     talk: impl FnOnce(&mut Session<'_>) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
+    arguments.answers.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
     // All errors that do not need a model are found before a model is loaded.
     let request = request(&arguments.answers)?;
     request.validate()?;
@@ -108,6 +110,7 @@ fn with_session(
         request,
         interrupts: Interrupts::listen()?,
         totals: Totals::default(),
+        limit_is_known: false,
         saved: None,
     };
     talk(&mut session)
@@ -152,6 +155,8 @@ struct Session<'a> {
     request: Request,
     interrupts: Interrupts,
     totals: Totals,
+    /// Whether a note has said what allows longer answers.
+    limit_is_known: bool,
     /// The file in which this conversation was saved.
     saved: Option<PathBuf>,
 }
@@ -233,7 +238,7 @@ impl Session<'_> {
     }
 
     /// Notes how the answer ended and which turns were left out.
-    fn note_end(&self, reply: &Reply, interrupted: bool) {
+    fn note_end(&mut self, reply: &Reply, interrupted: bool) {
         if interrupted && reply.kept {
             note("[interrupted; the text so far stays in the conversation]");
         } else if interrupted {
@@ -247,10 +252,11 @@ impl Session<'_> {
             }
         }
         match reply.answer.finish {
-            Finish::MaxTokens => note(format_args!(
-                "[stopped after {} tokens; --max-tokens allows more]",
-                self.request.max_tokens
-            )),
+            Finish::MaxTokens => {
+                let is_known = std::mem::replace(&mut self.limit_is_known, true);
+                let more = if is_known { "" } else { "; --max-tokens allows more" };
+                note(format_args!("[stopped after {} tokens{more}]", self.request.max_tokens));
+            }
             Finish::Context => note("[stopped at the end of the model's context]"),
             Finish::Eos | Finish::Stopped => (),
         }

@@ -100,9 +100,9 @@ fn user_messages(messages: &[(String, String)]) -> Vec<&str> {
 fn a_conversation_of_several_turns_with_commands() {
     let models = Models::with_context(4096);
     let mut chat = TerminalChat::start(&models, &["-n", "20", "--system", "be kind"]);
-    let end = "[stopped after 20 tokens; --max-tokens allows more]";
+    let end = "[stopped after 20 tokens]";
     chat.submit("/stats", &["no answers yet"]);
-    chat.submit("Hello", &[end]);
+    chat.submit("Hello", &["[stopped after 20 tokens; --max-tokens allows more]"]);
     chat.submit("/method autoregressive", &["the next answer will use the method autoregressive"]);
     chat.submit("again", &[end]);
     chat.submit("/method speculative", &["the next answer will use the method speculative"]);

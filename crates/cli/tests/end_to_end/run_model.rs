@@ -42,12 +42,17 @@ fn piped_text_is_one_message_before_the_prompt() {
 }
 
 #[test]
-fn answers_are_not_cut_and_statistics_are_shown_on_request() {
+fn answers_end_at_a_limit_and_statistics_are_shown_on_request() {
     let models = Models::with_context(512);
     let long = Run::forerun().with(&["run"]).with(&[models.target()]).with(&["Hi", "--ignore-eos"]);
     let finished = long.with(&["--verbose"]).succeed();
     assert!(finished.errors.contains("[stopped at the end of the model's context]"));
     assert!(finished.errors.contains("tokens/s"), "{}", finished.errors);
+    let models = Models::with_context(4096);
+    let limited = Run::forerun().with(&["run"]).with(&[models.target()]);
+    let limited = limited.with(&["Hi", "--ignore-eos"]).succeed();
+    let note = "[stopped after 2048 tokens; --max-tokens allows more]";
+    assert!(limited.errors.contains(note), "{}", limited.errors);
     let quiet = run(&models.target()).with(&["Hi", "--quiet"]).succeed();
     assert_eq!(quiet.errors, "");
 }
