@@ -6,6 +6,7 @@
 mod command;
 mod input;
 mod interrupts;
+mod repetition;
 mod totals;
 
 use crate::arguments::{ChatArguments, EngineArguments, RunArguments};
@@ -24,6 +25,7 @@ use forerun::{
 };
 use input::{Input, Line};
 use interrupts::Interrupts;
+use repetition::repeats;
 use serde_json::json;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -33,6 +35,10 @@ use totals::Totals;
 
 /// Maximum number of tokens of an answer.
 const DEFAULT_MAX_TOKENS: usize = 2_048;
+
+/// Note that an answer was ended because it repeats itself.
+const REPETITIVE: &str = "[stopped: the answer repeats itself; sampling prevents that, such as \
+                          --temperature 0.8 --min-p 0.05, and so does --repetition-penalty 1.1]";
 
 pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     let has_history = !arguments.no_history;
@@ -217,7 +223,16 @@ impl Session<'_> {
     fn reply(&mut self, text: &str) -> anyhow::Result<bool> {
         let canceller = self.interrupts.for_new_answer();
         let mut output = Output::default();
-        let reply = self.chat.send(text, &self.request, &canceller, |text| output.write(text));
+        // A piece of text is that of a token, or of several if they make a character together. An
+        // answer that continues after its end repeats itself by request.
+        let mut pieces: Vec<String> = Vec::new();
+        let (mut is_repetitive, may_repeat) = (false, self.request.ignore_eos);
+        let reply = self.chat.send(text, &self.request, &canceller, |text| {
+            output.write(text)?;
+            pieces.push(text.to_owned());
+            is_repetitive = !may_repeat && repeats(&pieces);
+            if is_repetitive { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
         self.interrupts.answer_ended();
         if let Some(error) = output.broken {
             return Err(error).context(OUTPUT_FAILED);
@@ -231,6 +246,9 @@ impl Session<'_> {
             return Err(error).context(OUTPUT_FAILED);
         }
         let interrupted = canceller.is_cancelled() && reply.answer.finish == Finish::Stopped;
+        if is_repetitive {
+            note(REPETITIVE);
+        }
         self.note_end(&reply, interrupted);
         detail(reply.answer.summary());
         self.totals.add(&reply.answer);

@@ -58,6 +58,21 @@ fn answers_end_at_a_limit_and_statistics_are_shown_on_request() {
 }
 
 #[test]
+fn an_answer_that_repeats_itself_is_ended_with_a_hint() {
+    let models = Models::pair();
+    let answer = |options: &[&str]| {
+        let run = Run::forerun().with(&["run"]).with(&[models.target()]);
+        run.with(&["Hi", "-n", "250", "--logit-bias", "66=100"]).with(options).succeed()
+    };
+    let ended = answer(&[]);
+    assert_eq!(ended.output(), "B".repeat(200) + "\n");
+    assert!(ended.errors.contains("repeats itself"), "{}", ended.errors);
+    assert!(ended.errors.contains("--temperature"), "{}", ended.errors);
+    let whole = answer(&["--ignore-eos"]);
+    assert_eq!(whole.output(), "B".repeat(250) + "\n");
+}
+
+#[test]
 fn the_demonstration_pair_has_a_name() {
     let story = |name: &[&str]| {
         let run = Run::forerun().with(&["run"]).with(name);
