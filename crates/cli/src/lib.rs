@@ -51,6 +51,7 @@ mod terminal;
 mod text_file;
 #[cfg(feature = "train")]
 mod train;
+mod word_wrap;
 
 use arguments::{Arguments, Bench, Command};
 use clap::{CommandFactory, Parser};

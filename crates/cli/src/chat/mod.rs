@@ -7,6 +7,7 @@ mod command;
 mod input;
 mod interrupts;
 mod repetition;
+mod settings;
 mod totals;
 
 use crate::arguments::{ChatArguments, EngineArguments, RunArguments};
@@ -16,8 +17,9 @@ use crate::generate::{
     suggested_sampling,
 };
 use crate::note::detail;
+use crate::word_wrap::WordWrap;
 use crate::{note, progress, text_file};
-use anyhow::{Context, bail};
+use anyhow::{Context, Error, bail};
 use command::Command;
 use forerun::{
     Chat, ChatError, ChatTemplate, ChatTemplateError, EmbeddedModel, Finish, Forerun, Method,
@@ -35,10 +37,6 @@ use totals::Totals;
 
 /// Maximum number of tokens of an answer.
 const DEFAULT_MAX_TOKENS: usize = 2_048;
-
-/// Note that an answer was ended because it repeats itself.
-const REPETITIVE: &str = "[stopped: the answer repeats itself; sampling prevents that, such as \
-                          --temperature 0.8 --min-p 0.05, and so does --repetition-penalty 1.1]";
 
 pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     let has_history = !arguments.no_history;
@@ -116,6 +114,7 @@ fn with_session(
         request,
         interrupts: Interrupts::listen()?,
         totals: Totals::default(),
+        is_chat: false,
         limit_is_known: false,
         saved: None,
     };
@@ -161,6 +160,8 @@ struct Session<'a> {
     request: Request,
     interrupts: Interrupts,
     totals: Totals,
+    /// Whether there are further messages.
+    is_chat: bool,
     /// Whether a note has said what allows longer answers.
     limit_is_known: bool,
     /// The file in which this conversation was saved.
@@ -170,6 +171,7 @@ struct Session<'a> {
 impl Session<'_> {
     /// Reads and handles lines until the end.
     fn converse(&mut self, input: &mut Input) -> anyhow::Result<ExitCode> {
+        self.is_chat = true;
         if input.is_terminal() {
             note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends the chat");
         }
@@ -222,13 +224,13 @@ impl Session<'_> {
 
     fn reply(&mut self, text: &str) -> anyhow::Result<bool> {
         let canceller = self.interrupts.for_new_answer();
-        let mut output = Output::default();
+        let (mut output, mut wrap) = (Output::default(), WordWrap::on_standard_output());
         // A piece of text is that of a token, or of several if they make a character together. An
         // answer that continues after its end repeats itself by request.
         let mut pieces: Vec<String> = Vec::new();
         let (mut is_repetitive, may_repeat) = (false, self.request.ignore_eos);
         let reply = self.chat.send(text, &self.request, &canceller, |text| {
-            output.write(text)?;
+            output.write(&wrap.push(text))?;
             pieces.push(text.to_owned());
             is_repetitive = !may_repeat && repeats(&pieces);
             if is_repetitive { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -239,15 +241,18 @@ impl Session<'_> {
         }
         let reply = reply?;
         // The answer may already end with a line break.
-        if !reply.answer.text.ends_with('\n')
-            && let ControlFlow::Break(()) = output.write("\n")
-            && let Some(error) = output.broken
-        {
+        let end = if reply.answer.text.ends_with('\n') { "" } else { "\n" };
+        let _ = output.write(&(wrap.end() + end));
+        if let Some(error) = output.broken {
             return Err(error).context(OUTPUT_FAILED);
         }
         let interrupted = canceller.is_cancelled() && reply.answer.finish == Finish::Stopped;
         if is_repetitive {
-            note(REPETITIVE);
+            note(format_args!(
+                "[stopped: the answer repeats itself; {} 0.8 or {} 1.1 can prevent that]",
+                self.option("temperature"),
+                self.option("repetition-penalty")
+            ));
         }
         self.note_end(&reply, interrupted);
         detail(reply.answer.summary());
@@ -272,12 +277,20 @@ impl Session<'_> {
         match reply.answer.finish {
             Finish::MaxTokens => {
                 let is_known = std::mem::replace(&mut self.limit_is_known, true);
-                let more = if is_known { "" } else { "; --max-tokens allows more" };
+                let more = match is_known {
+                    true => String::new(),
+                    false => format!("; {} allows more", self.option("max-tokens")),
+                };
                 note(format_args!("[stopped after {} tokens{more}]", self.request.max_tokens));
             }
             Finish::Context => note("[stopped at the end of the model's context]"),
             Finish::Eos | Finish::Stopped => (),
         }
+    }
+
+    /// Returns what sets an option: a command of the chat, or an option of the command line.
+    fn option(&self, name: &str) -> String {
+        if self.is_chat { format!("/set {name}") } else { format!("--{name}") }
     }
 
     fn execute(&mut self, command: Command) -> anyhow::Result<()> {
@@ -298,7 +311,13 @@ impl Session<'_> {
                     false => "the next answer will have the new system message",
                 });
             }
-            Command::Reset => {
+            Command::ShowSettings => note(settings::listed(&self.request)),
+            Command::Set(name, value) => {
+                let changed = settings::changed(&self.request, self.chat.method(), &name, &value);
+                self.request = changed.map_err(Error::msg)?;
+                note(format_args!("the next answer will have {name} {value}"));
+            }
+            Command::Clear => {
                 self.chat.reset();
                 note("started a new conversation; the system message stays");
             }
