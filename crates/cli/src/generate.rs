@@ -75,7 +75,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
-    let mut output = Output { silent: arguments.json, broken: None };
+    let mut output = Output::new(arguments.json);
     let mut drafts = ShownDrafts::on_standard_output(engine.tokenizer(), arguments.show_drafts);
     let prompt = engine.encode_prompt(&prompt_text)?;
     if !arguments.json && colours() {
@@ -103,7 +103,26 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         trace.write(&answer.trace)?;
         clocks.report();
     }
-    Ok(if was_interrupted { ExitCode::from(interrupted()) } else { ExitCode::SUCCESS })
+    let is_cut = matches!(answer.finish, Finish::MaxTokens | Finish::Context);
+    Ok(match was_interrupted {
+        true => ExitCode::from(interrupted()),
+        false => exit_code(&request, &answer, is_cut),
+    })
+}
+
+/// Exit status after an answer that was cut before its structure was complete.
+const CUT: u8 = 3;
+
+/// Returns the exit status after an answer that was not interrupted.
+pub(crate) fn exit_code(request: &Request, answer: &Answer, is_cut: bool) -> ExitCode {
+    if request.grammar.is_none() || !is_cut {
+        return ExitCode::SUCCESS;
+    }
+    let tokens = answer.tokens.len();
+    note::error(format_args!(
+        "the answer was cut after {tokens} tokens, before its structure was complete"
+    ));
+    ExitCode::from(CUT)
 }
 
 /// Notes what runs where, if the command is verbose.
@@ -383,7 +402,6 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
 }
 
 /// Standard output, until it is closed or fails.
-#[derive(Default)]
 pub(crate) struct Output {
     /// Whether streamed text is dropped, because another output is printed at the end.
     silent: bool,
@@ -392,6 +410,10 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    pub(crate) fn new(silent: bool) -> Self {
+        Self { silent, broken: None }
+    }
+
     pub(crate) fn write(&mut self, text: &str) -> ControlFlow<()> {
         if self.silent {
             return ControlFlow::Continue(());
@@ -452,7 +474,7 @@ fn report(
     let plan = engine.plan();
     let mut out = std::io::stdout().lock();
     if as_json {
-        let mut report = json_report(plan, answer, interrupted);
+        let mut report = json_report(plan, answer, finish_reason(answer, interrupted));
         if let Some(logprobs) = &answer.logprobs {
             report["logprobs"] = json_logprobs(engine.tokenizer(), logprobs);
             // The token that ended the answer has no text.
@@ -489,18 +511,23 @@ fn lookup_name(plan: &Plan) -> Option<String> {
     Some(format!(" + {lookup}"))
 }
 
-fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::Value {
+/// Returns the word for why an answer ended.
+pub(crate) fn finish_reason(answer: &Answer, interrupted: bool) -> &'static str {
+    match answer.finish {
+        Finish::Eos => "eos",
+        Finish::MaxTokens => "max_tokens",
+        Finish::Context => "context",
+        Finish::Stopped if interrupted => "interrupted",
+        Finish::Stopped => "stop",
+    }
+}
+
+pub(crate) fn json_report(plan: &Plan, answer: &Answer, finish_reason: &str) -> serde_json::Value {
     let statistics = &answer.statistics;
     json!({
         "text": answer.text,
         "tokens": answer.tokens,
-        "finish_reason": match answer.finish {
-            Finish::Eos => "eos",
-            Finish::MaxTokens => "max_tokens",
-            Finish::Context => "context",
-            Finish::Stopped if interrupted => "interrupted",
-            Finish::Stopped => "stop",
-        },
+        "finish_reason": finish_reason,
         "seed": answer.seed,
         "verification": match answer.verification {
             Verification::Rejection => "rejection",

@@ -648,7 +648,9 @@ pub(crate) struct ChatArguments {
 pub(crate) struct StructureArguments {
     /// Answer with a JSON value that follows a JSON schema: a file, or JSON that begins with `{`.
     ///
-    /// Objects have their properties in the order of the schema.
+    /// Objects have their properties in the order of the schema. If an answer is cut before it is
+    /// complete, with this or another option of its structure, the exit status of `generate` and
+    /// `run` is 3.
     #[arg(long, value_name = "FILE|JSON", help_heading = headings::STRUCTURE)]
     pub(crate) json_schema: Option<String>,
 

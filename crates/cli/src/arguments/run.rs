@@ -1,6 +1,6 @@
 //! Options of `forerun run`.
 
-use super::ChatArguments;
+use super::{ChatArguments, headings};
 use clap::Args;
 
 /// Options of `forerun run`.
@@ -15,4 +15,8 @@ pub(crate) struct RunArguments {
     /// Text that is piped in comes before the message.
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Vec<String>,
+
+    /// Print one JSON object instead of text, as `forerun generate --json` does. Needs a prompt.
+    #[arg(long, help_heading = headings::OUTPUT)]
+    pub(crate) json: bool,
 }

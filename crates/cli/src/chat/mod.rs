@@ -13,8 +13,8 @@ mod totals;
 use crate::arguments::{ChatArguments, EngineArguments, RunArguments};
 use crate::flags::with_flags;
 use crate::generate::{
-    OUTPUT_FAILED, Output, TRANSLATED, demonstration, detail_plan, options, request,
-    suggested_sampling,
+    OUTPUT_FAILED, Output, TRANSLATED, demonstration, detail_plan, exit_code, finish_reason,
+    json_report, options, request, suggested_sampling,
 };
 use crate::note::detail;
 use crate::word_wrap::WordWrap;
@@ -22,14 +22,14 @@ use crate::{note, progress, text_file};
 use anyhow::{Context, Error, bail};
 use command::Command;
 use forerun::{
-    Chat, ChatError, ChatTemplate, ChatTemplateError, EmbeddedModel, Finish, Forerun, Method,
-    ModelSource, Plan, Reply, Request,
+    Answer, Chat, ChatError, ChatTemplate, ChatTemplateError, EmbeddedModel, Finish, Forerun,
+    Method, ModelSource, Plan, Reply, Request,
 };
 use input::{Input, Line};
 use interrupts::Interrupts;
 use repetition::repeats;
 use serde_json::json;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -45,10 +45,11 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
 
 /// Answers one message, or converses if there is none.
 pub(crate) fn run_model(arguments: RunArguments) -> anyhow::Result<ExitCode> {
-    let RunArguments { mut chat, prompt } = arguments;
+    let RunArguments { mut chat, prompt, json } = arguments;
     chat.answers.prefers_suggested_sampling = true;
     match first_message(&prompt)? {
-        Some(message) => with_session(chat, |session| session.answer_once(&message)),
+        Some(message) => with_session(chat, |session| session.answer_once(&message, json)),
+        None if json => bail!("--json prints one answer: give a prompt after the model"),
         None => run(chat),
     }
 }
@@ -110,11 +111,13 @@ fn with_session(
     chat.set_method(method)?;
     chat.set_system(arguments.system.as_deref().unwrap_or_default())?;
     let mut session = Session {
+        engine: &engine,
         chat,
         request,
         interrupts: Interrupts::listen()?,
         totals: Totals::default(),
         is_chat: false,
+        is_silent: false,
         limit_is_known: false,
         saved: None,
     };
@@ -154,14 +157,24 @@ fn plan(arguments: &EngineArguments) -> anyhow::Result<(Plan, Method)> {
     Ok((plan, method))
 }
 
+/// An answer, and why it was stopped before its end.
+struct Ended {
+    answer: Answer,
+    interrupted: bool,
+    is_repetitive: bool,
+}
+
 /// A conversation at a terminal or a pipe.
 struct Session<'a> {
+    engine: &'a Forerun,
     chat: Chat<'a>,
     request: Request,
     interrupts: Interrupts,
     totals: Totals,
     /// Whether there are further messages.
     is_chat: bool,
+    /// Whether the text is not printed while it is generated.
+    is_silent: bool,
     /// Whether a note has said what allows longer answers.
     limit_is_known: bool,
     /// The file in which this conversation was saved.
@@ -201,16 +214,29 @@ impl Session<'_> {
     }
 
     /// Generates the answer to the only message.
-    fn answer_once(&mut self, text: &str) -> anyhow::Result<ExitCode> {
-        Ok(match self.reply(text)? {
+    fn answer_once(&mut self, text: &str, as_json: bool) -> anyhow::Result<ExitCode> {
+        self.is_silent = as_json;
+        let Ended { answer, interrupted, is_repetitive } = self.reply(text)?;
+        if as_json {
+            let reason = match is_repetitive {
+                true => "repetition",
+                false => finish_reason(&answer, interrupted),
+            };
+            let mut report = json_report(self.engine.plan(), &answer, reason);
+            report["method"] = self.chat.method().to_string().into();
+            writeln!(std::io::stdout(), "{report}").context(OUTPUT_FAILED)?;
+        }
+        let is_cut = is_repetitive || matches!(answer.finish, Finish::MaxTokens | Finish::Context);
+        Ok(match interrupted {
             true => ExitCode::from(crate::interrupts::interrupted()),
-            false => ExitCode::SUCCESS,
+            false => exit_code(&self.request, &answer, is_cut),
         })
     }
 
     /// Generates the answer to a message. Returns whether it was interrupted.
     fn answer(&mut self, text: &str) -> anyhow::Result<bool> {
-        self.reply(text).or_else(|error| match error.downcast_ref() {
+        let interrupted = self.reply(text).map(|ended| ended.interrupted);
+        interrupted.or_else(|error| match error.downcast_ref() {
             // An error in one message does not end the conversation.
             Some(
                 ChatError::TooLong { .. } | ChatError::FarTooLong { .. } | ChatError::Template(_),
@@ -222,9 +248,9 @@ impl Session<'_> {
         })
     }
 
-    fn reply(&mut self, text: &str) -> anyhow::Result<bool> {
+    fn reply(&mut self, text: &str) -> anyhow::Result<Ended> {
         let canceller = self.interrupts.for_new_answer();
-        let (mut output, mut wrap) = (Output::default(), WordWrap::on_standard_output());
+        let (mut output, mut wrap) = (Output::new(self.is_silent), WordWrap::on_standard_output());
         // A piece of text is that of a token, or of several if they make a character together. An
         // answer that continues after its end repeats itself by request.
         let mut pieces: Vec<String> = Vec::new();
@@ -246,7 +272,9 @@ impl Session<'_> {
         if let Some(error) = output.broken {
             return Err(error).context(OUTPUT_FAILED);
         }
-        let interrupted = canceller.is_cancelled() && reply.answer.finish == Finish::Stopped;
+        let was_stopped = reply.answer.finish == Finish::Stopped;
+        let interrupted = canceller.is_cancelled() && was_stopped;
+        is_repetitive &= was_stopped && !interrupted;
         if is_repetitive {
             note(format_args!(
                 "[stopped: the answer repeats itself; {} 0.8 or {} 1.1 can prevent that]",
@@ -257,7 +285,7 @@ impl Session<'_> {
         self.note_end(&reply, interrupted);
         detail(reply.answer.summary());
         self.totals.add(&reply.answer);
-        Ok(interrupted)
+        Ok(Ended { answer: reply.answer, interrupted, is_repetitive })
     }
 
     /// Notes how the answer ended and which turns were left out.
