@@ -9,9 +9,10 @@ use crate::shown_drafts::{ShownDrafts, colours};
 use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
-    Answer, AnswerEvent, AnswerStream, Canceller, EmbeddedModel, Finish, Forerun, ForerunError,
-    Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request, RequestError,
-    SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification, VerificationChoice,
+    Answer, AnswerEvent, AnswerStream, Canceller, DraftLength, EmbeddedModel, Finish, Forerun,
+    ForerunError, Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request,
+    RequestError, SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification,
+    VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -175,12 +176,14 @@ fn print(
     bail!("the answer ended without a result")
 }
 
-/// The number of tokens that are decoded without drafts to compare speeds.
-const COMPARED_TOKENS: usize = 8;
+/// The number of tokens of plain decoding that an answer's speed is compared with, and the fewest
+/// tokens of an answer that come from rounds with drafts.
+const PLAIN_TOKENS: usize = 32;
+const DRAFTED_TOKENS: usize = 64;
 
-/// Compares an answer's speed with that of plain decoding after the same tokens, which is measured
-/// for a few of them. Returns `None` without drafts, or if drafter and target have cores of their
-/// own, because plain decoding would use all cores.
+/// Compares an answer's speed with that of plain decoding after the same tokens, which is measured.
+/// Returns `None` if too few tokens are compared, or if drafter and target have cores of their own,
+/// because plain decoding would use all cores.
 fn compared_with_plain(
     engine: &Forerun,
     text: Vec<TokenId>,
@@ -190,10 +193,13 @@ fn compared_with_plain(
     let statistics = &answer.statistics;
     let [first, .., last] = &answer.commits[..] else { return Ok(None) };
     let after_first = answer.tokens.len() - first.tokens;
-    if statistics.drafts == 0 || !engine.plan().placement().is_shared() {
+    let rounds = answer.verifications.iter();
+    let with_drafts = rounds.filter(|round| round.accepted > 0 || !round.rejected.is_empty());
+    let drafted: usize = with_drafts.map(|round| round.committed).sum();
+    if drafted < DRAFTED_TOKENS || !engine.plan().placement().is_shared() {
         return Ok(None);
     }
-    let plain_ns = engine.plain_token_ns(text, COMPARED_TOKENS, canceller)?;
+    let plain_ns = engine.plain_token_ns(text, PLAIN_TOKENS, canceller)?;
     let Some(plain_ns) = plain_ns else { return Ok(None) };
     let own_ns = (last.at_ns - first.at_ns) as f64 / after_first as f64;
     let kept: u64 = statistics.accepted.iter().sum();
@@ -202,6 +208,26 @@ fn compared_with_plain(
         plain_ns / own_ns,
         statistics.draft_tokens
     )))
+}
+
+/// The fewest passes of an answer of which most had no draft if drafting paused.
+const PASSES: u64 = 16;
+
+/// Summarises an answer in one line. Says why, if drafting paused most of the time.
+pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
+    let statistics = &answer.statistics;
+    let plan = engine.plan();
+    // Plain decoding has no drafters. Other drafters may have found nothing, or failed.
+    let may_pause = !statistics.draft_tokens_by_drafter.is_empty()
+        && plan.drafter().has_model()
+        && plan.length() == DraftLength::Auto
+        && statistics.failures.is_empty();
+    let passes = statistics.target_forwards;
+    let paused = match may_pause && passes >= PASSES && statistics.drafts * 2 < passes {
+        true => " | drafting paused: the target alone is faster here",
+        false => "",
+    };
+    answer.summary() + paused
 }
 
 /// Maximum number of tokens to generate.
@@ -500,7 +526,7 @@ fn report(
         let additional = plan.additional_drafters().iter().map(|drafter| format!(" + {drafter}"));
         let additional = additional.chain(lookup_name(plan));
         let drafters = plan.drafter().to_string() + &additional.collect::<String>();
-        note(format_args!("{}, {drafters}: {}", plan.method(), answer.summary()));
+        note(format_args!("{}, {drafters}: {}", plan.method(), summary(engine, answer)));
     }
     Ok(())
 }

@@ -585,8 +585,8 @@ impl Forerun {
     }
 
     /// Measures how long plain decoding takes for a token after the given tokens, in nanoseconds:
-    /// the median of up to `count` tokens, and of those of about a second at most. Returns `None`
-    /// if the context has no room for two tokens, or if `canceller` stops the measurement before.
+    /// the median of `count` tokens. Returns `None` if the context has no room for them, if they
+    /// would take more than four seconds, or if `canceller` stops the measurement before.
     ///
     /// # Errors
     /// As [`Forerun::stream`].
@@ -596,13 +596,12 @@ impl Forerun {
         count: usize,
         canceller: &Canceller,
     ) -> Result<Option<f64>, ForerunError> {
-        const ENOUGH: Duration = Duration::from_secs(1);
+        const LONGEST: Duration = Duration::from_secs(4);
         let room = self.config.max_position_embeddings.saturating_sub(tokens.len());
-        let max_tokens = room.min(count + 1);
-        if max_tokens < 2 {
+        if room <= count {
             return Ok(None);
         }
-        let request = Request { max_tokens, ignore_eos: true, ..Request::default() };
+        let request = Request { max_tokens: count + 1, ignore_eos: true, ..Request::default() };
         let stream = self.stream_tokens(tokens, &request, Method::Autoregressive, canceller)?;
         let (mut times, mut last, mut measured) = (Vec::new(), None, Duration::ZERO);
         for event in stream {
@@ -614,12 +613,13 @@ impl Forerun {
                 times.push(now - last);
                 measured += now - last;
             }
-            if measured >= ENOUGH {
-                break;
+            if measured * count as u32 > LONGEST * times.len() as u32 {
+                return Ok(None);
             }
         }
         times.sort_unstable();
-        Ok(times.get(times.len() / 2).map(|time| time.as_nanos() as f64))
+        let median = times.get(count / 2).filter(|_| times.len() == count);
+        Ok(median.map(|time| time.as_nanos() as f64))
     }
 
     /// Encodes a text as [`Forerun::generate`] does.

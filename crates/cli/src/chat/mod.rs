@@ -14,7 +14,7 @@ use crate::arguments::{ChatArguments, EngineArguments, RunArguments};
 use crate::flags::with_flags;
 use crate::generate::{
     OUTPUT_FAILED, Output, TRANSLATED, demonstration, detail_plan, exit_code, finish_reason,
-    json_report, options, request, suggested_sampling,
+    json_report, options, request, suggested_sampling, summary,
 };
 use crate::note::detail;
 use crate::word_wrap::WordWrap;
@@ -283,7 +283,7 @@ impl Session<'_> {
             ));
         }
         self.note_end(&reply, interrupted);
-        detail(reply.answer.summary());
+        detail(summary(self.engine, &reply.answer));
         self.totals.add(&reply.answer);
         Ok(Ended { answer: reply.answer, interrupted, is_repetitive })
     }

@@ -115,10 +115,7 @@ fn a_conversation_of_several_turns_with_commands() {
     chat.submit("/method magic", &["\"magic\" is not one of autoregressive, speculative"]);
     chat.submit("/hlep", &["there is no command /hlep; /help lists"]);
     chat.submit("/help", &["/system [TEXT]"]);
-    chat.submit(
-        "/stats",
-        &["last answer: 20 tokens", "MAT", "whole chat: 4 answers, 80 tokens", "MAT"],
-    );
+    chat.submit("/stats", &["last answer: 20 tokens", "whole chat: 4 answers, 80 tokens"]);
     let messages = chat.messages(&models);
     assert_eq!(messages[0], ("system".into(), "be kind".into()));
     assert_eq!(user_messages(&messages), ["Hello", "again", "two\nlines", "/three\nlines"]);
