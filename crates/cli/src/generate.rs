@@ -9,10 +9,10 @@ use crate::shown_drafts::{ShownDrafts, colours};
 use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
-    Answer, AnswerEvent, AnswerStream, Canceller, EmbeddedModel, Finish, Forerun, ForerunError,
-    Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request, RequestError,
-    SamplingOptions, SuggestedSampling, TokenId, TokenLogprob, Tokenizer, Trace, Verification,
-    VerificationChoice,
+    Answer, AnswerEvent, AnswerStream, Canceller, DraftLength, EmbeddedModel, Finish, Forerun,
+    ForerunError, Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request,
+    RequestError, SamplingOptions, SuggestedSampling, TokenId, TokenLogprob, Tokenizer, Trace,
+    Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -52,7 +52,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     request.validate()?;
     if let Some(trace) = &arguments.trace {
         let EngineArguments { model, draft_model, .. } = &arguments.answers.engine;
-        ensure_not_part_of(trace, model.iter().chain(draft_model))?;
+        ensure_not_part_of(trace, model.get().into_iter().chain(draft_model))?;
     }
     let trace = arguments.trace.as_deref().map(TraceFile::create).transpose()?;
     let prompt_text = prompt(&arguments)?;
@@ -76,7 +76,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
-    let mut output = Output { silent: arguments.json, broken: None };
+    let mut output = Output::new(arguments.json);
     let mut drafts = ShownDrafts::on_standard_output(engine.tokenizer(), arguments.show_drafts);
     let prompt = engine.encode_prompt(&prompt_text)?;
     if !arguments.json && colours() {
@@ -104,7 +104,26 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         trace.write(&answer.trace)?;
         clocks.report();
     }
-    Ok(if was_interrupted { ExitCode::from(interrupted()) } else { ExitCode::SUCCESS })
+    let is_cut = matches!(answer.finish, Finish::MaxTokens | Finish::Context);
+    Ok(match was_interrupted {
+        true => ExitCode::from(interrupted()),
+        false => exit_code(&request, &answer, is_cut),
+    })
+}
+
+/// Exit status after an answer that was cut before its structure was complete.
+const CUT: u8 = 3;
+
+/// Returns the exit status after an answer that was not interrupted.
+pub(crate) fn exit_code(request: &Request, answer: &Answer, is_cut: bool) -> ExitCode {
+    if request.grammar.is_none() || !is_cut {
+        return ExitCode::SUCCESS;
+    }
+    let tokens = answer.tokens.len();
+    note::error(format_args!(
+        "the answer was cut after {tokens} tokens, before its structure was complete"
+    ));
+    ExitCode::from(CUT)
 }
 
 /// Notes what runs where, if the command is verbose.
@@ -157,12 +176,14 @@ fn print(
     bail!("the answer ended without a result")
 }
 
-/// The number of tokens that are decoded without drafts to compare speeds.
-const COMPARED_TOKENS: usize = 8;
+/// The number of tokens of plain decoding that an answer's speed is compared with, and the fewest
+/// tokens of an answer that come from rounds with drafts.
+const PLAIN_TOKENS: usize = 32;
+const DRAFTED_TOKENS: usize = 64;
 
-/// Compares an answer's speed with that of plain decoding after the same tokens, which is measured
-/// for a few of them. Returns `None` without drafts, or if drafter and target have cores of their
-/// own, because plain decoding would use all cores.
+/// Compares an answer's speed with that of plain decoding after the same tokens, which is measured.
+/// Returns `None` if too few tokens are compared, or if drafter and target have cores of their own,
+/// because plain decoding would use all cores.
 fn compared_with_plain(
     engine: &Forerun,
     text: Vec<TokenId>,
@@ -172,10 +193,13 @@ fn compared_with_plain(
     let statistics = &answer.statistics;
     let [first, .., last] = &answer.commits[..] else { return Ok(None) };
     let after_first = answer.tokens.len() - first.tokens;
-    if statistics.drafts == 0 || !engine.plan().placement().is_shared() {
+    let rounds = answer.verifications.iter();
+    let with_drafts = rounds.filter(|round| round.accepted > 0 || !round.rejected.is_empty());
+    let drafted: usize = with_drafts.map(|round| round.committed).sum();
+    if drafted < DRAFTED_TOKENS || !engine.plan().placement().is_shared() {
         return Ok(None);
     }
-    let plain_ns = engine.plain_token_ns(text, COMPARED_TOKENS, canceller)?;
+    let plain_ns = engine.plain_token_ns(text, PLAIN_TOKENS, canceller)?;
     let Some(plain_ns) = plain_ns else { return Ok(None) };
     let own_ns = (last.at_ns - first.at_ns) as f64 / after_first as f64;
     let kept: u64 = statistics.accepted.iter().sum();
@@ -186,6 +210,26 @@ fn compared_with_plain(
     )))
 }
 
+/// The fewest passes of an answer of which most had no draft if drafting paused.
+const PASSES: u64 = 16;
+
+/// Summarises an answer in one line. Says why, if drafting paused most of the time.
+pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
+    let statistics = &answer.statistics;
+    let plan = engine.plan();
+    // Plain decoding has no drafters. Other drafters may have found nothing, or failed.
+    let may_pause = !statistics.draft_tokens_by_drafter.is_empty()
+        && plan.drafter().has_model()
+        && plan.length() == DraftLength::Auto
+        && statistics.failures.is_empty();
+    let passes = statistics.target_forwards;
+    let paused = match may_pause && passes >= PASSES && statistics.drafts * 2 < passes {
+        true => " | drafting paused: the target alone is faster here",
+        false => "",
+    };
+    answer.summary() + paused
+}
+
 /// Maximum number of tokens to generate.
 const DEFAULT_MAX_TOKENS: usize = 200;
 
@@ -194,7 +238,7 @@ const DEFAULT_MAX_TOKENS: usize = 200;
 pub const DEMONSTRATION_SEED: u64 = 3;
 
 fn is_demonstration(arguments: &AnswerArguments) -> bool {
-    matches!(arguments.engine.model, None | Some(ModelSource::Embedded(_)))
+    matches!(arguments.engine.model.get(), None | Some(ModelSource::Embedded(_)))
 }
 
 /// Returns whether the checkpoint's suggested sampling is used: in a chat, as an option says, or
@@ -334,7 +378,7 @@ pub(crate) fn demonstration(arguments: &mut EngineArguments) -> anyhow::Result<(
 /// Uses the demonstration pair if no model is given, and returns whether it did. The
 /// demonstration's target by its name gets its drafter, unless another one is given.
 pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Result<bool> {
-    let is_unnamed = match arguments.model {
+    let is_unnamed = match arguments.model.get() {
         None if arguments.draft_model.is_some() => {
             bail!("--draft-model was given without --model: add --model with the target")
         }
@@ -342,7 +386,7 @@ pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Resu
         Some(ModelSource::Embedded(_)) => false,
         Some(_) => return Ok(false),
     };
-    arguments.model = Some(DEMONSTRATION_TARGET.into());
+    arguments.model.set(DEMONSTRATION_TARGET.into());
     if arguments.draft_model.is_none()
         && arguments.drafter.is_none_or(forerun::DrafterKind::has_model)
     {
@@ -353,7 +397,7 @@ pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Resu
 
 pub(crate) fn options(arguments: &EngineArguments) -> Options {
     Options {
-        model: arguments.model.clone().unwrap_or_default(),
+        model: arguments.model.get().cloned().unwrap_or_default(),
         draft_model: arguments.draft_model.clone(),
         method: arguments.method,
         pearl: arguments.pearl,
@@ -365,6 +409,8 @@ pub(crate) fn options(arguments: &EngineArguments) -> Options {
         weight_type: arguments.dtype,
         cache_type: arguments.kv_type,
         cache_bytes: arguments.cache_bytes,
+        // llama.cpp writes 0 for the model's own.
+        context_length: arguments.context_length.filter(|&tokens| tokens > 0),
         threads: arguments.threads,
         placement: arguments.placement.clone(),
         gpu_layers: arguments.gpu_layers,
@@ -403,7 +449,6 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
 }
 
 /// Standard output, until it is closed or fails.
-#[derive(Default)]
 pub(crate) struct Output {
     /// Whether streamed text is dropped, because another output is printed at the end.
     silent: bool,
@@ -412,6 +457,10 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    pub(crate) fn new(silent: bool) -> Self {
+        Self { silent, broken: None }
+    }
+
     pub(crate) fn write(&mut self, text: &str) -> ControlFlow<()> {
         if self.silent {
             return ControlFlow::Continue(());
@@ -472,7 +521,7 @@ fn report(
     let plan = engine.plan();
     let mut out = std::io::stdout().lock();
     if as_json {
-        let mut report = json_report(plan, answer, interrupted);
+        let mut report = json_report(plan, answer, finish_reason(answer, interrupted));
         if let Some(logprobs) = &answer.logprobs {
             report["logprobs"] = json_logprobs(engine.tokenizer(), logprobs);
             // The token that ended the answer has no text.
@@ -498,7 +547,7 @@ fn report(
         let additional = plan.additional_drafters().iter().map(|drafter| format!(" + {drafter}"));
         let additional = additional.chain(lookup_name(plan));
         let drafters = plan.drafter().to_string() + &additional.collect::<String>();
-        note(format_args!("{}, {drafters}: {}", plan.method(), answer.summary()));
+        note(format_args!("{}, {drafters}: {}", plan.method(), summary(engine, answer)));
     }
     Ok(())
 }
@@ -509,18 +558,23 @@ fn lookup_name(plan: &Plan) -> Option<String> {
     Some(format!(" + {lookup}"))
 }
 
-fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::Value {
+/// Returns the word for why an answer ended.
+pub(crate) fn finish_reason(answer: &Answer, interrupted: bool) -> &'static str {
+    match answer.finish {
+        Finish::Eos => "eos",
+        Finish::MaxTokens => "max_tokens",
+        Finish::Context => "context",
+        Finish::Stopped if interrupted => "interrupted",
+        Finish::Stopped => "stop",
+    }
+}
+
+pub(crate) fn json_report(plan: &Plan, answer: &Answer, finish_reason: &str) -> serde_json::Value {
     let statistics = &answer.statistics;
     json!({
         "text": answer.text,
         "tokens": answer.tokens,
-        "finish_reason": match answer.finish {
-            Finish::Eos => "eos",
-            Finish::MaxTokens => "max_tokens",
-            Finish::Context => "context",
-            Finish::Stopped if interrupted => "interrupted",
-            Finish::Stopped => "stop",
-        },
+        "finish_reason": finish_reason,
         "seed": answer.seed,
         "verification": match answer.verification {
             Verification::Rejection => "rejection",

@@ -45,12 +45,17 @@ fn piped_text_is_one_message_before_the_prompt() {
 }
 
 #[test]
-fn answers_are_not_cut_and_statistics_are_shown_on_request() {
+fn answers_end_at_a_limit_and_statistics_are_shown_on_request() {
     let models = Models::with_context(512);
     let long = Run::forerun().with(&["run"]).with(&[models.target()]).with(&["Hi", "--ignore-eos"]);
     let finished = long.with(&["--verbose"]).succeed();
     assert!(finished.errors.contains("[stopped at the end of the model's context]"));
     assert!(finished.errors.contains("tokens/s"), "{}", finished.errors);
+    let models = Models::with_context(4096);
+    let limited = Run::forerun().with(&["run"]).with(&[models.target()]);
+    let limited = limited.with(&["Hi", "--ignore-eos"]).succeed();
+    let note = "[stopped after 2048 tokens; --max-tokens allows more]";
+    assert!(limited.errors.contains(note), "{}", limited.errors);
     let quiet = run(&models.target()).with(&["Hi", "--quiet"]).succeed();
     assert_eq!(quiet.errors, "");
 }
@@ -91,6 +96,50 @@ fn chats_say_how_they_sample() {
     assert!(suggested.errors.contains(note), "{}", suggested.errors);
     let same = ["--temperature", "1.4", "--top-k", "0", "--top-p", "1", "--min-p", "0"];
     assert_eq!(suggested.output(), answer("run", &same).output());
+}
+
+#[test]
+fn json_is_one_object_with_text_counts_and_speed() {
+    let models = Models::pair();
+    let text = run(&models.target()).with(&["Hello there"]).succeed().output();
+    let answer = run(&models.target()).with(&["Hello there", "--json"]).succeed().json();
+    assert_eq!(answer["text"].as_str().unwrap().trim_end(), text.trim_end());
+    assert_eq!(answer["finish_reason"], "max_tokens");
+    assert_eq!(answer["usage"]["completion_tokens"], 12);
+    assert!(answer["usage"]["prompt_tokens"].as_u64() > Some(0), "{answer}");
+    assert!(answer["timings"]["tokens_per_second"].as_f64() > Some(0.0), "{answer}");
+}
+
+#[test]
+fn a_structured_answer_that_is_cut_is_no_success() {
+    let models = Models::pair();
+    let answer = |tokens: &str, options: &[&str]| {
+        let run = Run::forerun().with(&["run"]).with(&[models.target()]);
+        run.with(&["Hi", "--regex", "[a-z]{20}", "-n", tokens]).with(options).finish()
+    };
+    let whole = answer("30", &[]);
+    assert_eq!((whole.code, whole.output().len()), (Some(0), 21), "{}", whole.errors);
+    for options in [&[][..], &["--json"]] {
+        let cut = answer("5", options);
+        assert_eq!(cut.code, Some(3), "{}", cut.errors);
+        assert!(cut.errors.contains("error: the answer was cut after 5 tokens"), "{}", cut.errors);
+    }
+}
+
+#[test]
+fn an_answer_that_repeats_itself_is_ended_with_a_hint() {
+    let models = Models::pair();
+    let answer = |options: &[&str]| {
+        let run = Run::forerun().with(&["run"]).with(&[models.target()]);
+        run.with(&["Hi", "-n", "250", "--logit-bias", "66=100"]).with(options).succeed()
+    };
+    let ended = answer(&[]);
+    assert_eq!(ended.output(), "B".repeat(200) + "\n");
+    assert!(ended.errors.contains("repeats itself"), "{}", ended.errors);
+    assert!(ended.errors.contains("--temperature"), "{}", ended.errors);
+    assert_eq!(answer(&["--json"]).json()["finish_reason"], "repetition");
+    let whole = answer(&["--ignore-eos"]);
+    assert_eq!(whole.output(), "B".repeat(250) + "\n");
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn a_call_that_is_cut_off_is_left_out() {
             let mut calls = cut(syntax, &sample[..end]);
             calls.retain(is_call);
             assert!(both.starts_with(&calls), "{:?}: {calls:?}", &sample[..end]);
-            assert!(calls.len() >= seen && calls.len() % 2 == 0, "{calls:?}");
+            assert!(calls.len() >= seen && calls.len().is_multiple_of(2), "{calls:?}");
             seen = calls.len();
         }
         assert_eq!(seen, 4, "{sample}");

@@ -236,8 +236,8 @@ fn objects_count_and_name_their_properties() {
 
 #[test]
 fn objects_that_list_properties_have_no_others_unless_a_schema_opens_them() {
-    let null = json!({"type": "null"});
-    let listed = json!({"type": "object", "properties": {"a": null}});
+    let nothing = json!({"type": "null"});
+    let listed = json!({"type": "object", "properties": {"a": nothing}});
     check(&listed, &["{}", "{\"a\":null}"], &["{\"b\":1}", "{\"a\":null,\"b\":1}"]);
     for (keyword, value) in [
         ("additionalProperties", json!(true)),
@@ -252,13 +252,13 @@ fn objects_that_list_properties_have_no_others_unless_a_schema_opens_them() {
     }
     check(&json!({"type": "object", "required": ["a"]}), &["{\"a\":1,\"b\":1}"], &["{\"b\":1}"]);
     check(
-        &json!({"type": "object", "properties": {"a": null}, "patternProperties": {"^x": null}}),
+        &json!({"type": "object", "properties": {"a": nothing}, "patternProperties": {"^x": nothing}}),
         &["{\"a\":null,\"xy\":null}", "{\"x\":null}"],
         &["{\"b\":null}", "{\"x\":1}"],
     );
     // Schemas that hold together list their properties together.
     check(
-        &json!({"allOf": [listed, {"properties": {"b": null}}]}),
+        &json!({"allOf": [listed, {"properties": {"b": nothing}}]}),
         &["{\"a\":null,\"b\":null}", "{\"b\":null}"],
         &["{\"c\":null}"],
     );
