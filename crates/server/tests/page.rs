@@ -223,7 +223,8 @@ fn details_of_tokens_add_up_to_the_answer() {
                 let is_chat = path.contains("chat");
                 let mut body = json!({
                     "stream": true, "stream_options": {"include_usage": true}, "n": 2, "seed": 4,
-                    "max_tokens": 24, "temperature": 0.7, "ignore_eos": true,
+                    "max_tokens": 24, "temperature": 0.7, "top_k": 0, "top_p": 1, "min_p": 0,
+                    "ignore_eos": true,
                     "token_details": true, "speculation": {"method": method},
                 });
                 if is_chat {

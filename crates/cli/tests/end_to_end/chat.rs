@@ -246,7 +246,7 @@ fn options_change_during_a_chat() {
     for words in [
         "the next answer will have max-tokens 5",
         "[stopped after 5 tokens; /set max-tokens allows more]",
-        "temperature 0, top-k 0, top-p 1,",
+        "temperature 0, top-k 40, top-p 0.95,",
         "error: top_p is 7",
         "there is no option colour",
         "the next answer will have the new system message",
