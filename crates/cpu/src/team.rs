@@ -138,6 +138,8 @@ const OPEN: usize = 1 << (usize::BITS - 1);
 /// One run, as helpers see it.
 struct Run {
     work: &'static Work<'static>,
+    /// The value of [`Shared::run`] during this run. The run opens just before it has that value.
+    number: usize,
     leader: Thread,
 }
 
@@ -351,7 +353,8 @@ impl Team {
         // the run. This function neither returns nor unwinds (it catches the leader's own panic)
         // before the run is closed and all helpers have left it.
         let static_work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
-        let run = Run { work: static_work, leader: thread::current() };
+        let number = shared.run.load(Ordering::Relaxed).wrapping_add(1);
+        let run = Run { work: static_work, number, leader: thread::current() };
         // SAFETY: this thread is the leader. The last run is closed, and no helper is inside.
         unsafe { *shared.current.get() = Some(run) };
         let helpers = &self.helpers[..members - 1];
@@ -517,15 +520,15 @@ fn helper_loop(
             // The others have done all the work.
             continue;
         }
-        // It may be a later run than the one that was seen. It cannot end as long as this helper is
-        // inside.
-        seen = shared.run.load(Ordering::Acquire);
         // SAFETY: this helper is inside the run.
         let current = unsafe { &*shared.current.get() };
         // A guard, so that the helper leaves even if dropping a second panic's payload panics.
         let leader = current.as_ref().map(|run| run.leader.clone());
         let _leave = LeaveOnDrop { shared, leader };
-        let Some(Run { work, .. }) = current else { return seen };
+        let Some(Run { work, number: run, .. }) = current else { return seen };
+        // It may be a later run than the one that was seen, also one whose number `shared.run` does
+        // not have yet. It must not be entered again, or the leader would count this helper twice.
+        seen = *run;
         if number >= shared.invited.load(Ordering::Relaxed) {
             // It is a later run, of a smaller team.
             continue;
@@ -539,7 +542,7 @@ fn helper_loop(
 /// Waits until there is a run after `seen` to which the helper is invited, or until the team stops.
 /// Between runs without it, it does not spin.
 fn wait_until_invited(shared: &Shared, number: usize, seen: usize, yields: &dyn Fn() -> bool) {
-    let is_new = || shared.run.load(Ordering::Acquire) != seen;
+    let is_new = || (1..OPEN).contains(&shared.run.load(Ordering::Acquire).wrapping_sub(seen));
     let is_called = || {
         let is_invited = || number < shared.invited.load(Ordering::Relaxed);
         is_new() && (is_invited() || shared.stop.load(Ordering::Relaxed))
