@@ -522,15 +522,16 @@ fn helper_loop(
         }
         // SAFETY: this helper is inside the run.
         let current = unsafe { &*shared.current.get() };
+        // It may be a later run, of a smaller team. The leader does not wait for this helper then.
+        let is_invited = number < shared.invited.load(Ordering::Relaxed);
         // A guard, so that the helper leaves even if dropping a second panic's payload panics.
         let leader = current.as_ref().map(|run| run.leader.clone());
-        let _leave = LeaveOnDrop { shared, leader };
+        let _leave = LeaveOnDrop { shared, leader, is_invited };
         let Some(Run { work, number: run, .. }) = current else { return seen };
         // It may be a later run than the one that was seen, also one whose number `shared.run` does
         // not have yet. It must not be entered again, or the leader would count this helper twice.
         seen = *run;
-        if number >= shared.invited.load(Ordering::Relaxed) {
-            // It is a later run, of a smaller team.
+        if !is_invited {
             continue;
         }
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number))) {
@@ -563,12 +564,13 @@ fn wait_until_invited(shared: &Shared, number: usize, seen: usize, yields: &dyn 
 struct LeaveOnDrop<'a> {
     shared: &'a Shared,
     leader: Option<Thread>,
+    is_invited: bool,
 }
 
 impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
         // The leader may wait for either. Once nobody is inside it may start the next run.
-        let was_last = self.shared.absent.fetch_sub(1, Ordering::AcqRel) == 1;
+        let was_last = self.is_invited && self.shared.absent.fetch_sub(1, Ordering::AcqRel) == 1;
         let was_alone = self.shared.inside.fetch_sub(1, Ordering::AcqRel) == 1;
         if let Some(leader) = self.leader.as_ref().filter(|_| was_last || was_alone) {
             leader.unpark();
@@ -664,6 +666,36 @@ mod tests {
             let counts: Vec<usize> = counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
             assert_eq!(counts, [1, usize::from(members > 1), usize::from(members > 2)]);
         }
+    }
+
+    /// More threads than cores, so that helpers often come late, also to a run that opens meanwhile.
+    #[test]
+    fn members_work_once_beside_other_load() {
+        let (team, stop) = (Team::unpinned(4).unwrap(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let once = |round: usize| {
+                let members = 2 + round * 7 % 3;
+                let counts: Vec<AtomicUsize> = (0..4).map(|_| AtomicUsize::new(0)).collect();
+                let count = |member: usize| _ = counts[member].fetch_add(1, Ordering::Relaxed);
+                let leader = lock(&team.leader_lock);
+                // A helper that comes too late for this run may enter the next one.
+                team.lead(&|_| (), 4, Attendance::Optional);
+                team.lead(&count, members, Attendance::All);
+                drop(leader);
+                let counts = counts.iter().map(|n| n.load(Ordering::Relaxed));
+                counts.eq((0..4).map(|member| usize::from(member < members)))
+            };
+            let wrong = (0..3_000).find(|&round| !once(round));
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, None, "the run in which a member did not work once");
+        });
     }
 
     #[test]
