@@ -104,18 +104,19 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         trace.write(&answer.trace)?;
         clocks.report();
     }
-    let is_cut = matches!(answer.finish, Finish::MaxTokens | Finish::Context);
     Ok(match was_interrupted {
         true => ExitCode::from(interrupted()),
-        false => exit_code(&request, &answer, is_cut),
+        false => exit_code(&request, &answer, false),
     })
 }
 
 /// Exit status after an answer that was cut before its structure was complete.
 const CUT: u8 = 3;
 
-/// Returns the exit status after an answer that was not interrupted.
-pub(crate) fn exit_code(request: &Request, answer: &Answer, is_cut: bool) -> ExitCode {
+/// Returns the exit status after an answer that was not interrupted. `was_ended`: whether the
+/// command has ended it.
+pub(crate) fn exit_code(request: &Request, answer: &Answer, was_ended: bool) -> ExitCode {
+    let is_cut = was_ended || matches!(answer.finish, Finish::MaxTokens | Finish::Context);
     if request.grammar.is_none() || !is_cut {
         return ExitCode::SUCCESS;
     }

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 pub(crate) enum Analyze {
     /// Find out which of a drafter's layers EasySpec can compute together.
     ///
-    /// The model is the drafter. For each strategy, reports how close hidden states and distributions are to the exact ones,
-    /// and how long a forward pass takes. With `--search`, also proposes a strategy for `--drafter
-    /// easyspec`.
+    /// The model is the drafter. For each strategy, reports how close hidden states and
+    /// distributions are to the exact ones, and how long a forward pass takes. With `--search`, also
+    /// proposes a strategy for `--drafter easyspec`.
     ///
     /// Example: `forerun analyze layers --model DRAFTER --target TARGET --search groups.txt`
     Layers(Box<LayersArguments>),

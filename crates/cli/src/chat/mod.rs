@@ -226,10 +226,9 @@ impl Session<'_> {
             report["method"] = self.chat.method().to_string().into();
             writeln!(std::io::stdout(), "{report}").context(OUTPUT_FAILED)?;
         }
-        let is_cut = is_repetitive || matches!(answer.finish, Finish::MaxTokens | Finish::Context);
         Ok(match interrupted {
             true => ExitCode::from(crate::interrupts::interrupted()),
-            false => exit_code(&self.request, &answer, is_cut),
+            false => exit_code(&self.request, &answer, is_repetitive),
         })
     }
 
