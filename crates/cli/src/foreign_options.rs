@@ -1,4 +1,4 @@
-//! Options of llama.cpp and vLLM that are spelt differently here.
+//! Options and commands of llama.cpp, ollama and vLLM that are spelt differently here.
 //!
 //! Spellings that the parser can read are hidden aliases of options. It reads `-ngl` as `-n gl`,
 //! though, so what was meant is said after a line could not be parsed.
@@ -8,33 +8,97 @@ use clap::Command;
 use std::ffi::OsString;
 
 /// What stands in place of other engines' options.
-const OTHERS: [(&str, &str); 10] = [
+const OTHERS: [(&str, &str); 35] = [
     ("-ngl", "use --gpu-layers N, or --placement target=gpu:0 for all layers"),
     ("-md", "use --draft-model MODEL"),
+    ("-ngld", "use --placement drafter=gpu:0,target=gpu:0,shared"),
     ("-np", "use --parallel N"),
     ("-sys", "use --system TEXT"),
-    ("-ctk", "use --kv-type TYPE, for keys and values"),
-    ("-ctv", "use --kv-type TYPE, for keys and values"),
-    ("-hf", "name the model by its hub id, such as owner/name:Q4_K_M"),
+    ("-s", "use --seed N"),
+    ("-r", "use --stop TEXT"),
+    ("-l", "use --logit-bias TOKEN=BIAS"),
+    ("-j", "use --json-schema JSON"),
+    ("-tb", "use --threads N, for all passes"),
+    ("-ctk", KV_TYPE),
+    ("-ctv", KV_TYPE),
+    ("-hf", HUB_ID),
+    ("-hfr", HUB_ID),
     ("-tp", TENSOR_PARALLEL),
     ("--tensor-parallel-size", TENSOR_PARALLEL),
+    ("-dev", PLACEMENT),
+    ("-mg", PLACEMENT),
+    ("-sm", PLACEMENT),
+    ("-ts", PLACEMENT),
     ("--gpu-memory-utilization", "use --cache-bytes BYTES, the memory for keys and values"),
+    ("-cnv", CHAT),
+    ("--conversation", CHAT),
+    ("-i", CHAT),
+    ("--interactive", CHAT),
+    ("-no-cnv", ONE_ANSWER),
+    ("--no-conversation", ONE_ANSWER),
+    ("-st", ONE_ANSWER),
+    ("--single-turn", ONE_ANSWER),
+    ("-fa", "not needed, because there is one kind of attention"),
+    ("--flash-attn", "not needed, because there is one kind of attention"),
+    ("-b", BATCH),
+    ("-ub", BATCH),
+    ("-cb", "not needed, because answers always share passes"),
+    ("--jinja", "not needed, because chat templates are always Jinja"),
 ];
 
+const KV_TYPE: &str = "use --kv-type TYPE, for keys and values";
+const HUB_ID: &str = "name the model by its hub id, such as owner/name:Q4_K_M";
+const PLACEMENT: &str = "use --placement, which says which devices compute what";
 const TENSOR_PARALLEL: &str = "use --placement, which says what computes a model together, such as \
                                target=rank:1+rank:2";
+const CHAT: &str = "not needed, because forerun chat MODEL converses";
+const ONE_ANSWER: &str = "not needed, because forerun run MODEL \"text\" answers once";
+const BATCH: &str = "not needed, because forerun chooses how many tokens a pass has";
 
-/// Returns what was meant by an option of a line that could not be parsed, if that is known.
+/// Options with the prompt, for the commands that chat.
+const PROMPTS: [&str; 2] = ["-p", "--prompt"];
+
+/// What stands in place of ollama's commands.
+const COMMANDS: [(&str, &str); 8] = [
+    ("pull", "use forerun models pull"),
+    ("list", "use forerun models list"),
+    ("ls", "use forerun models list"),
+    ("show", "use forerun models show"),
+    ("rm", "use forerun models rm"),
+    ("ps", IN_COMMANDS),
+    ("stop", IN_COMMANDS),
+    ("create", "give the options to forerun run or forerun serve, or in the file of --config"),
+];
+
+const IN_COMMANDS: &str = "there is no background service, and a model is in memory only while a \
+                           command such as forerun serve runs";
+
+/// Returns what was meant by an option or a command of a line that could not be parsed, if that is
+/// known.
 pub(crate) fn hint(root: &Command, line: &[OsString]) -> Option<String> {
     let mut command = root;
-    let words = line.iter().skip(1).filter_map(|word| word.to_str());
+    let mut words = line.iter().skip(1).filter_map(|word| word.to_str()).peekable();
+    if let Some(first) = words.peek().filter(|word| root.find_subcommand(word).is_none())
+        && let Some((_, ours)) = COMMANDS.iter().find(|(theirs, _)| theirs == first)
+    {
+        return Some(format!("there is no command {first}: {ours}"));
+    }
     for word in words.take_while(|word| *word != "--") {
         if let Some(inner) = command.find_subcommand(word) {
             command = inner;
             continue;
         }
         let name = word.split('=').next().unwrap_or(word);
-        if let Some((_, ours)) = OTHERS.iter().find(|(theirs, _)| *theirs == name) {
+        if is_option(command, name) {
+            continue;
+        }
+        if PROMPTS.contains(&name) && ["chat", "run"].contains(&command.get_name()) {
+            let ours = "write the prompt after the model: forerun run MODEL \"text\"";
+            return Some(format!("there is no option {name}: {ours}"));
+        }
+        if let Some((_, ours)) = OTHERS.iter().find(|(theirs, _)| *theirs == name)
+            && has_options(command, ours)
+        {
             return Some(format!("there is no option {name}: {ours}"));
         }
         let long = name.strip_prefix('-').filter(|long| long.len() > 1);
@@ -43,6 +107,25 @@ pub(crate) fn hint(root: &Command, line: &[OsString]) -> Option<String> {
         }
     }
     None
+}
+
+/// Returns whether a command has an option of exactly this name: `-s`, not `-s5`.
+fn is_option(command: &Command, name: &str) -> bool {
+    if let Some(long) = name.strip_prefix("--") {
+        return option(command, long).is_some();
+    }
+    let mut letters = name.strip_prefix('-').unwrap_or_default().chars();
+    let (Some(letter), None) = (letters.next(), letters.next()) else { return false };
+    command.get_arguments().any(|argument| {
+        let aliases = argument.get_all_short_aliases().unwrap_or_default();
+        argument.get_short() == Some(letter) || aliases.contains(&letter)
+    })
+}
+
+/// Returns whether a command has all options that a text names.
+fn has_options(command: &Command, text: &str) -> bool {
+    let mut longs = text.split([' ', ',']).filter_map(|word| word.strip_prefix("--"));
+    longs.all(|long| option(command, long).is_some())
 }
 
 #[cfg(test)]
@@ -63,6 +146,15 @@ mod tests {
             ("chat demo -temp 0.7", "-temp: use --temp"),
             ("run demo -top-k=40", "-top-k: use --top-k"),
             ("run -hf owner/name", "-hf: name the model"),
+            ("run demo -p Why?", "-p: write the prompt after the model"),
+            ("chat demo --prompt=Why?", "--prompt: write the prompt after the model"),
+            ("run demo -s 3", "-s: use --seed"),
+            ("run demo -cnv", "-cnv: not needed"),
+            ("chat demo -i", "-i: not needed"),
+            ("run demo -fa on", "-fa: not needed"),
+            ("generate demo -p x -fa", "-fa: not needed"),
+            ("run demo -mg 0", "-mg: use --placement"),
+            ("run demo -tb 2", "-tb: use --threads"),
             ("run demo -tp 2", "-tp: use --placement"),
             ("chat demo --tensor-parallel-size=2", "--tensor-parallel-size: use --placement"),
         ] {
@@ -71,7 +163,35 @@ mod tests {
             let hint = hint(&Arguments::command(), &line);
             assert!(hint.as_ref().is_some_and(|hint| hint.contains(meant)), "{line:?}: {hint:?}");
         }
-        for line in ["forerun chat -x", "forerun run demo -- -ngl", "forerun devices -temp 1"] {
+        for line in [
+            "forerun chat -x",
+            "forerun run demo -- -ngl",
+            "forerun devices -temp 1",
+            // The command has the first, and not what stands in place of the second.
+            "forerun generate -p x --wrong",
+            "forerun devices -s 1",
+        ] {
+            assert_eq!(hint(&Arguments::command(), &words(line)), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn commands_of_ollama_say_what_is_meant() {
+        for (line, meant) in [
+            ("pull owner/name", "pull: use forerun models pull"),
+            ("list", "list: use forerun models list"),
+            ("ls", "ls: use forerun models list"),
+            ("show demo", "show: use forerun models show"),
+            ("rm owner/name", "rm: use forerun models rm"),
+            ("ps", "ps: there is no background service"),
+        ] {
+            let line = words(&format!("forerun {line}"));
+            assert!(Arguments::try_parse_from(&line).is_err(), "{line:?}");
+            let hint = hint(&Arguments::command(), &line);
+            assert!(hint.as_ref().is_some_and(|hint| hint.contains(meant)), "{line:?}: {hint:?}");
+        }
+        // The word is no command there.
+        for line in ["forerun models pull", "forerun run list --wrong", "forerun pulls"] {
             assert_eq!(hint(&Arguments::command(), &words(line)), None, "{line}");
         }
     }
@@ -80,8 +200,8 @@ mod tests {
     fn options_that_mean_the_same_have_the_names_of_other_engines() {
         for line in [
             "chat -m demo -c 512 -n 8 --temp 0.5 -t 1 --model-draft demo --draft-max 4",
-            "run demo --ctx-size 512 --n-predict -1 --draft 4 --n-gpu-layers 3 --repeat-penalty 1.1",
-            "generate demo --max-model-len 512 --predict 8 --draft-n 4",
+            "run demo --ctx-size 512 --n-predict -1 --draft 4 --ngl 3 --repeat-penalty 1.1",
+            "generate demo --max-model-len 512 --predict 8 --draft-n 4 --n-gpu-layers 3",
             #[cfg(feature = "server")]
             "serve demo -c 0 --host 0.0.0.0 --port 80 --served-model-name a --max-num-seqs 2",
         ] {

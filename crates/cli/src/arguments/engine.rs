@@ -176,7 +176,13 @@ pub struct EngineArguments {
     ///
     /// The cores have the other layers, the embedding and the head. Without a GPU in `--placement`,
     /// the first one is used; with one, the default is as many layers as fit in its memory.
-    #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", help_heading = headings::DEVICES)]
+    #[arg(
+        long,
+        visible_alias = "n-gpu-layers",
+        alias = "ngl",
+        value_name = "N",
+        help_heading = headings::DEVICES
+    )]
     pub(crate) gpu_layers: Option<usize>,
 
     /// Seconds without a heartbeat after which a rank of `--placement` counts as lost and the job

@@ -12,7 +12,7 @@ pub(super) const HELP: &str = "\
                   frequency-penalty, presence-penalty, seed, max-tokens, system; or list them
 /clear            start a new conversation; the system message stays
 /save FILE        write the conversation as JSON
-/quit             leave; Ctrl-D does the same
+/quit             leave, as /bye, /exit and Ctrl-D do
 A message of several lines stands between \"\"\", or its lines end with a backslash.
 To send a message that begins with a slash, type two slashes.";
 
@@ -56,6 +56,8 @@ impl Command {
             "set" if rest.is_empty() => Ok(Self::ShowSettings),
             "set" => match rest.split_once(char::is_whitespace) {
                 Some(("system", text)) => Ok(Self::System(text.trim().to_owned())),
+                // As in ollama.
+                Some(("parameter", setting)) => Self::parse(&format!("/set {}", setting.trim())),
                 Some((option, value)) => Ok(Self::Set(option.to_owned(), value.trim().to_owned())),
                 None => Err("/set needs a name and a value, as in /set temperature 0.8".into()),
             },
@@ -87,11 +89,14 @@ mod tests {
             ("/system be\nkind", Ok(Command::System("be\nkind".into()))),
             ("/set", Ok(Command::ShowSettings)),
             ("/set  top-k  40 ", Ok(Command::Set("top-k".into(), "40".into()))),
+            ("/set parameter  top-k 40", Ok(Command::Set("top-k".into(), "40".into()))),
             ("/set system be kind", Ok(Command::System("be kind".into()))),
             ("/clear", Ok(Command::Clear)),
             ("/reset", Ok(Command::Clear)),
             ("/save a b.json", Ok(Command::Save("a b.json".into()))),
             ("/quit", Ok(Command::Quit)),
+            ("/exit", Ok(Command::Quit)),
+            ("/bye", Ok(Command::Quit)),
         ] {
             assert_eq!(Command::parse(line), expected, "{line}");
         }
@@ -101,6 +106,8 @@ mod tests {
             ("/method magic", "autoregressive, speculative"),
             ("/save", "/save FILE"),
             ("/set seed", "a name and a value"),
+            ("/set parameter", "a name and a value"),
+            ("/set parameter seed", "a name and a value"),
             ("/reset now", "takes no argument"),
         ] {
             assert!(Command::parse(line).is_err_and(|hint| hint.contains(word)), "{line}");
