@@ -70,7 +70,8 @@ pub(crate) fn task_of(
         .map_err(|error| invalid(format!("{ANNOTATION}{}: {error}", error.option())))?;
     own.validate_for(method).map_err(|error| invalid(error.to_string()))?;
     check_grammar(forerun, &own)?;
-    Ok(Some(Task { prompt, request: own, method }))
+    // An answer that moves to another worker continues without the tokens before.
+    Ok(Some(Task { prompt, request: own, method, ends_repetition: false }))
 }
 
 /// Refuses what the worker would have to ignore.

@@ -59,6 +59,7 @@ mod progress;
 mod quality;
 mod ranks;
 mod registry;
+mod repetition;
 mod request;
 mod scoring;
 mod synthetic_pair;
@@ -110,6 +111,7 @@ pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport, TypeQuality};
 pub use ranks::{DECODING_RANK, Rank, RankError, RankFacts, RankSite};
 pub use registry::{DrafterEntry, DrafterKind};
+pub use repetition::repeats_itself;
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use synthetic_pair::{
     AcceptanceCalibration, CalibrationStep, GrownPair, GrownPairOptions, ResidualCalibration,

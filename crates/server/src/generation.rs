@@ -1,6 +1,7 @@
 //! Answers that are generated on threads of their own. The engine's workers compute all of them
 //! together.
 
+mod repetition;
 mod speculation;
 
 pub use speculation::{Speculation, SpeculationError};
@@ -12,6 +13,7 @@ use forerun::{
     Answer, AnswerEvent, Canceller, Forerun, ForerunError, Method, Request, SamplingOptions,
     TokenId,
 };
+use repetition::RepetitionGuard;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,6 +40,9 @@ pub struct Task {
     pub request: Request,
     /// A method that [`Forerun::check_method`] accepts.
     pub method: Method,
+    /// Whether the answer ends when it repeats itself ([`forerun::repeats_itself`]). It then counts
+    /// as cut off ([`Finish::MaxTokens`](forerun::Finish::MaxTokens)).
+    pub ends_repetition: bool,
 }
 
 /// The events of an answer. Dropping it cancels the answer.
@@ -123,7 +128,7 @@ impl Generator {
     fn run(
         &self,
         number: u64,
-        Task { prompt, request, method }: Task,
+        Task { prompt, request, method, ends_repetition }: Task,
         canceller: &Canceller,
         sender: &mpsc::Sender<Result<AnswerEvent, ForerunError>>,
     ) {
@@ -139,7 +144,11 @@ impl Generator {
                 return drop(sender.blocking_send(Err(error)));
             }
         };
-        while let Some(event) = stream.next() {
+        let mut guard = ends_repetition.then(RepetitionGuard::default);
+        while let Some(mut event) = stream.next() {
+            if let (Some(guard), Ok(event)) = (&mut guard, &mut event) {
+                guard.read(event, &mut stream);
+            }
             match &event {
                 Ok(AnswerEvent::Finished(answer)) if canceller.is_cancelled() => {
                     self.metrics.cancelled.add(1);

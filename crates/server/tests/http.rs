@@ -95,6 +95,34 @@ fn chats_are_the_engines_streamed_or_not() {
 }
 
 #[test]
+fn an_answer_without_a_limit_ends_when_it_repeats_itself() {
+    let server = serve_engine(engine_with_context(400), |_| ());
+    // The model always writes the same letter.
+    let body = json!({"model": MODEL, "temperature": 0, "logit_bias": {"66": 100}});
+    let chat = with(body.clone(), json!({"messages": [{"role": "user", "content": "Hi"}]}));
+    let post = |fields: Value| server.post("/v1/chat/completions", &with(chat.clone(), fields));
+    for fields in [json!({}), json!({"max_tokens": -1})] {
+        let ended = post(fields).json();
+        assert_eq!(ended["choices"][0]["message"]["content"], "B".repeat(200));
+        assert_eq!(ended["choices"][0]["finish_reason"], "length");
+        assert_eq!(ended["usage"]["completion_tokens"], 200);
+    }
+    let events = post(json!({"stream": true})).events();
+    let deltas = events.iter().map(|event| &event["choices"][0]["delta"]);
+    let text: String = deltas.filter_map(|delta| delta["content"].as_str()).collect();
+    assert_eq!(text, "B".repeat(200));
+    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length");
+    let response = server.post("/v1/responses", &with(body, json!({"input": "Hi"}))).json();
+    assert_eq!(response["status"], "incomplete", "{response}");
+    assert_eq!(response["usage"]["output_tokens"], 200);
+    // What asks for a length gets it.
+    for fields in [json!({"max_tokens": 250}), json!({"ignore_eos": true})] {
+        let whole = post(fields).json();
+        assert!(whole["usage"]["completion_tokens"].as_u64() >= Some(250), "{whole}");
+    }
+}
+
+#[test]
 fn answers_do_not_depend_on_who_else_is_served() {
     let pair = RandomPair::make().unwrap();
     let (server, engine) = (serve_with(&pair, |options| options.parallel = 6), engine(&pair));

@@ -6,7 +6,6 @@
 mod command;
 mod input;
 mod interrupts;
-mod repetition;
 mod settings;
 mod totals;
 
@@ -23,11 +22,10 @@ use anyhow::{Context, Error, bail};
 use command::Command;
 use forerun::{
     Answer, Chat, ChatError, ChatTemplate, ChatTemplateError, EmbeddedModel, Finish, Forerun,
-    Method, ModelSource, Plan, Reply, Request,
+    Method, ModelSource, Plan, Reply, Request, repeats_itself,
 };
 use input::{Input, Line};
 use interrupts::Interrupts;
-use repetition::repeats;
 use serde_json::json;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -257,7 +255,7 @@ impl Session<'_> {
         let reply = self.chat.send(text, &self.request, &canceller, |text| {
             output.write(&wrap.push(text))?;
             pieces.push(text.to_owned());
-            is_repetitive = !may_repeat && repeats(&pieces);
+            is_repetitive = !may_repeat && repeats_itself(&pieces);
             if is_repetitive { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         self.interrupts.answer_ended();

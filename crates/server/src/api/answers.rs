@@ -33,6 +33,8 @@ pub(crate) struct Prepared {
     /// The options of all choices. Their seeds follow one another.
     pub(crate) request: Request,
     pub(crate) method: Method,
+    /// Whether answers end when they repeat themselves.
+    pub(crate) ends_repetition: bool,
     pub(crate) parser: Box<dyn Fn() -> ChatParser + Send>,
     pub(crate) fields: FieldNames,
 }
@@ -74,7 +76,8 @@ impl Prepared {
         let (prompt, number) = (choice / self.choices_per_prompt, choice % self.choices_per_prompt);
         let seed = self.request.seed.map(|seed| seed.wrapping_add(number as u64));
         let request = Request { seed, ..self.request.clone() };
-        Task { prompt: self.prompts[prompt].clone(), request, method: self.method }
+        let (method, ends_repetition) = (self.method, self.ends_repetition);
+        Task { prompt: self.prompts[prompt].clone(), request, method, ends_repetition }
     }
 
     /// Checks what can be known before the model runs.

@@ -44,7 +44,11 @@ pub(crate) fn engine(pair: &RandomPair) -> Forerun {
 
 /// An engine whose answers may be so long that no test sees their end.
 pub(crate) fn endless_engine() -> Forerun {
-    let config = Config { max_position_embeddings: 1 << 20, ..example_config() };
+    engine_with_context(1 << 20)
+}
+
+pub(crate) fn engine_with_context(context: usize) -> Forerun {
+    let config = Config { max_position_embeddings: context, ..example_config() };
     let folder = tempfile::tempdir().unwrap();
     write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();
     open(folder.path(), None)

@@ -435,10 +435,21 @@ impl Body {
         self.sampling.check_min_tokens(&request)?;
         let method = self.speculation(state, &mut request)?;
         let (choices_per_prompt, parser) = (self.candidates(), Box::new(parser));
+        // What asks for a length gets it.
+        let has_limit = self.given_limit().is_some_and(|(_, limit)| limit != -1);
+        let ends_repetition = !has_limit && !request.ignore_eos;
         let format = request.grammar.as_ref().and_then(|_| self.structure.field());
         let grammar = format.unwrap_or("tools");
         let fields = FieldNames { prompt: prompt_field, grammar };
-        Ok(Prepared { prompts, choices_per_prompt, request, method, parser, fields })
+        Ok(Prepared {
+            prompts,
+            choices_per_prompt,
+            request,
+            method,
+            ends_repetition,
+            parser,
+            fields,
+        })
     }
 }
 

@@ -7,9 +7,12 @@ const TOKENS: usize = 200;
 /// The longest phrase. A longer one would be searched for in vain after every token.
 const LONGEST_PHRASE: usize = 1_000;
 
-/// Returns whether the last tokens of an answer are exact repetitions of a phrase. The last one may
-/// be incomplete.
-pub(super) fn repeats<T: PartialEq>(tokens: &[T]) -> bool {
+/// Returns whether an answer ends with exact repetitions of a phrase: at least three, of at least
+/// 200 tokens together. The last one may be incomplete.
+///
+/// `tokens` are all tokens of the answer, or their texts.
+#[must_use]
+pub fn repeats_itself<T: PartialEq>(tokens: &[T]) -> bool {
     (1..=LONGEST_PHRASE).any(|phrase| {
         let start = tokens.len().checked_sub(TOKENS.max(REPETITIONS * phrase));
         start.is_some_and(|start| {
@@ -33,7 +36,7 @@ mod tests {
         for phrase in [1, 2, 3, 7, 66, 67, 100, 1_000] {
             let needed = 200.max(3 * phrase);
             for before in [0, 1, 500] {
-                let found = |count| repeats(&answer(before, phrase, count));
+                let found = |count| repeats_itself(&answer(before, phrase, count));
                 let counts = [needed - 1, needed, needed + 1];
                 assert_eq!(counts.map(found), [false, true, true], "{phrase} after {before}");
             }
@@ -42,18 +45,18 @@ mod tests {
 
     #[test]
     fn other_texts_do_not_repeat() {
-        assert!(!repeats::<usize>(&[]));
-        assert!(!repeats(&answer(3_000, 1, 0)));
+        assert!(!repeats_itself::<usize>(&[]));
+        assert!(!repeats_itself(&answer(3_000, 1, 0)));
         // Two times, and a phrase that is too long.
-        assert!(!repeats(&answer(10, 300, 600)));
-        assert!(!repeats(&answer(10, 1_001, 9_000)));
+        assert!(!repeats_itself(&answer(10, 300, 600)));
+        assert!(!repeats_itself(&answer(10, 1_001, 9_000)));
         // One token differs in each repetition, as the number of a list does.
         let list: Vec<usize> = (0..900).map(|at| if at % 9 == 4 { at } else { at % 9 }).collect();
-        assert!(!repeats(&list));
+        assert!(!repeats_itself(&list));
         // The repetition has ended.
         let mut ended = answer(0, 5, 400);
-        assert!(repeats(&ended));
+        assert!(repeats_itself(&ended));
         ended.push(1);
-        assert!(!repeats(&ended));
+        assert!(!repeats_itself(&ended));
     }
 }
