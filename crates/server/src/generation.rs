@@ -4,6 +4,7 @@
 mod repetition;
 mod speculation;
 
+pub(crate) use speculation::reason;
 pub use speculation::{Speculation, SpeculationError};
 
 use crate::admission::Place;

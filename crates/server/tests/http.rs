@@ -316,6 +316,17 @@ fn wrong_requests_are_named() {
     }
     assert_eq!(text(&"x".repeat(200_000)).status, 413);
     assert_eq!(server.get("/v1/nothing").status, 404);
+    for (path, instead) in [
+        ("/completion", "/v1/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/api/generate", "/v1/completions"),
+        ("/api/chat", "/v1/chat/completions"),
+    ] {
+        let missing = server.post(path, &json!({}));
+        assert_eq!(missing.status, 404);
+        let message = format!("there is no POST {path}: use POST {instead}");
+        assert_eq!(missing.json()["error"]["message"], message);
+    }
     assert_eq!(server.get("/v1/completions").status, 405);
     assert!(server.get("/v1/completions").json()["error"]["message"].is_string());
     // Unknown fields are ignored.

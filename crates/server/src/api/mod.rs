@@ -54,7 +54,9 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/openapi.json", get(openapi))
         .fallback(async |request: Request| {
             let (method, path) = (request.method(), request.uri().path());
-            ApiError::new(StatusCode::NOT_FOUND, format!("there is no {method} {path}"))
+            let instead = instead_of(path).map(|other| format!(": use {other}"));
+            let message = format!("there is no {method} {path}{}", instead.unwrap_or_default());
+            ApiError::new(StatusCode::NOT_FOUND, message)
         })
         .method_not_allowed_fallback(async |request: Request| {
             let (method, path) = (request.method(), request.uri().path());
@@ -66,6 +68,18 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         None => router,
     };
     router.layer(axum::middleware::from_fn(access_log::log_request)).with_state(state)
+}
+
+/// Returns what stands in place of a path of llama-server or ollama, or of one without `/v1`.
+fn instead_of(path: &str) -> Option<&'static str> {
+    Some(match path {
+        "/completion" | "/completions" | "/api/generate" => "POST /v1/completions",
+        "/chat/completions" | "/api/chat" => "POST /v1/chat/completions",
+        "/responses" => "POST /v1/responses",
+        "/messages" => "POST /v1/messages",
+        "/models" | "/api/tags" | "/api/show" | "/api/ps" => "GET /v1/models",
+        _ => return None,
+    })
 }
 
 /// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being
@@ -175,12 +189,31 @@ impl<'de> Visitor<'de> for AnyObject {
 pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let (path, inner) = (error.path().to_string(), error.inner());
+        let (path, inner) = (error.path().to_string(), in_terms_of_json(error.inner()));
         match &*path {
             "." => bad_request(format!("the body is not a valid request: {inner}")),
             path => ApiError::field(path, format!("{path}: {inner}")),
         }
     })
+}
+
+/// Returns the message of an error that names types as JSON does, and not as Rust does.
+fn in_terms_of_json(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let Some((found, expected)) = message.rsplit_once(", expected ") else { return message };
+    let place = expected.rfind(" at line ").unwrap_or(expected.len());
+    let (expected, place) = expected.split_at(place);
+    let expected = match expected {
+        "f32" | "f64" => "a number",
+        "i32" | "i64" => "a whole number",
+        "u32" | "u64" | "usize" => "a whole number, not below 0",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        other if other.starts_with("struct ") || other.contains("tagged enum ") => "an object",
+        other => other,
+    };
+    format!("{found}, expected {expected}{place}")
 }
 
 fn bad_request(message: String) -> ApiError {
@@ -234,4 +267,40 @@ async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response 
     let cache_usage = state.generator.forerun().cache_usage();
     let text = state.metrics.render(&state.options.model_name, cache_usage);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::openai::body::BodyFields;
+    use super::openai::sampling::SamplingFields;
+    use super::*;
+
+    #[test]
+    fn errors_of_fields_name_types_of_json() {
+        let sampling = |text: &'static str| parse::<SamplingFields>(&Bytes::from(text)).map(drop);
+        let body = |text: &'static str| parse::<BodyFields>(&Bytes::from(text)).map(drop);
+        for (parsed, expected) in [
+            (
+                sampling("{\"temperature\": \"warm\"}"),
+                "string \"warm\", expected a number at line 1",
+            ),
+            (sampling("{\"top_k\": 1.5}"), "`1.5`, expected a whole number at line 1"),
+            (
+                sampling("{\"stop_token_ids\": [-1]}"),
+                "expected a whole number, not below 0 at line",
+            ),
+            (sampling("{\"logit_bias\": [1]}"), "expected an object at line"),
+            (sampling("{\"seed\": \"a\"}"), "expected a 64-bit integer, or -1 for a random seed"),
+            (body("{\"n\": \"two\"}"), "n: invalid type: string \"two\", expected a whole number"),
+            (body("{\"stream\": 1}"), "expected true or false"),
+            (body("{\"messages\": 5}"), "expected a list"),
+            (
+                body("{\"messages\": [5]}"),
+                "messages[0]: invalid type: integer `5`, expected an object",
+            ),
+        ] {
+            let error = parsed.expect_err(expected);
+            assert!(error.message().contains(expected), "{expected}: {}", error.message());
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! `/props`: what this server can do, for clients that offer a choice.
 
 use super::state::State;
+use crate::generation::reason;
 use axum::{Json, extract};
 use forerun::Method;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ pub(super) async fn props(extract::State(state): extract::State<Arc<State>>) -> 
             "name": method.name(),
             "help": method.help(),
             "available": unavailable.is_none(),
-            "reason": unavailable.map(|error| error.to_string().replace('`', "'")),
+            "reason": unavailable.as_ref().map(reason),
         })
     });
     let sampling = state.generator.chat_sampling();

@@ -1,6 +1,6 @@
 //! How one answer is decoded, as its request asks.
 
-use forerun::{Forerun, Method, Request, Tree};
+use forerun::{Forerun, Method, MethodError, Request, Tree};
 use serde::Deserialize;
 
 /// How an answer is decoded, instead of as the engine's plan says. It does not change the
@@ -15,6 +15,17 @@ pub struct Speculation {
     pub draft_tokens: Option<usize>,
     /// The shape of a draft, as in `top:4x5`.
     pub tree: Option<String>,
+}
+
+/// Returns why an engine cannot use a method. Its options are spelt as on the command line.
+pub(crate) fn reason(error: &MethodError) -> String {
+    let message = error.to_string();
+    // Options are in backticks.
+    let spelt = |(index, part): (usize, &str)| match index % 2 {
+        0 => part.to_owned(),
+        _ => format!("--{}", part.replace(" = ", " ").replace('_', "-")),
+    };
+    message.split('`').enumerate().map(spelt).collect()
 }
 
 /// An engine that cannot decode an answer as its request asks.
@@ -51,7 +62,7 @@ impl Speculation {
                 let method: Result<Method, _> = name.parse();
                 let method = method.map_err(|error| wrong("method", error.to_string()))?;
                 let checked = forerun.check_method(method);
-                checked.map_err(|error| wrong("method", error.to_string()))?;
+                checked.map_err(|error| wrong("method", reason(&error)))?;
                 method
             }
         };

@@ -7,6 +7,10 @@ use std::cmp::Ordering;
 /// all of them are left out, so that what is allowed is always within the bound.
 const COMPARED: usize = 40;
 
+/// The most digits before the point, and the most after it, where no bound needs more: those of
+/// llama.cpp. A model could write digits for ever, and readers keep about so many.
+const DIGITS: usize = 16;
+
 /// A decimal number of any size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decimal {
@@ -160,11 +164,13 @@ impl Bound {
 }
 
 /// Returns the regular expressions of the numbers in a range: a number matches all of them. `None`:
-/// there is no number.
+/// there is no number. In a direction without a bound, numbers end after [`DIGITS`], or after as
+/// many as a multiple of a number with `step_digits` needs.
 pub(super) fn range(
     lower: Option<&Bound>,
     upper: Option<&Bound>,
     integer: bool,
+    step_digits: usize,
 ) -> Option<Vec<String>> {
     if let (Some(lower), Some(upper)) = (lower, upper) {
         match lower.value.cmp(&upper.value) {
@@ -177,15 +183,28 @@ pub(super) fn range(
             return None;
         }
     }
-    let mut all = vec![match (integer, lower.is_some() || upper.is_some()) {
-        (true, _) => "0|-?[1-9][0-9]*".to_owned(),
-        (false, false) => r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]{1,2})?".to_owned(),
+    let above = most_digits(upper, lower.filter(|bound| !bound.value.negative), step_digits);
+    let below = most_digits(lower, upper.filter(|bound| bound.value.negative), step_digits);
+    let mut all = match (integer, lower.is_some() || upper.is_some()) {
+        (true, _) => {
+            vec![format!("0|[1-9][0-9]{{0,{}}}|-[1-9][0-9]{{0,{}}}", above - 1, below - 1)]
+        }
+        (false, false) => vec![format!(
+            r"-?(?:0|[1-9][0-9]{{0,{}}})(?:\.[0-9]{{1,{DIGITS}}})?(?:[eE][+\-]?[0-9]{{1,2}})?",
+            above - 1
+        )],
         // Without exponents, which cannot be compared with a bound digit by digit, and without -0.
         (false, true) => {
-            r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|-(?:[1-9][0-9]*(?:\.[0-9]+)?|0\.[0-9]*[1-9][0-9]*)"
-                .to_owned()
+            let bounds = lower.into_iter().chain(upper);
+            let places = bounds.map(|bound| bound.value.places() + 1).fold(DIGITS, usize::max);
+            let fraction = format!(r"(?:\.[0-9]{{1,{places}}})?");
+            vec![
+                r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|-(?:[1-9][0-9]*(?:\.[0-9]+)?|0\.[0-9]*[1-9][0-9]*)"
+                    .to_owned(),
+                format!("(?:[0-9]{{1,{above}}}|-[0-9]{{1,{below}}}){fraction}"),
+            ]
         }
-    }];
+    };
     if let Some(Bound { value, inclusive }) = lower {
         all.push(match value.negative {
             true => either(&["[0-9.]+".into(), signed(&at_most(value, *inclusive, integer)?)]),
@@ -202,6 +221,19 @@ pub(super) fn range(
         });
     }
     Some(all)
+}
+
+/// Returns the most digits before the point that numbers of one sign may have. `end` is the bound in
+/// their direction, and `start` the one that they begin at, if it has the same sign.
+fn most_digits(end: Option<&Bound>, start: Option<&Bound>, step_digits: usize) -> usize {
+    match end {
+        Some(end) => end.value.whole.len(),
+        None => {
+            let digits = start.map_or(0, |start| start.value.whole.len()).max(step_digits);
+            // The next number, or the next multiple, has at most one digit more.
+            DIGITS.max(digits + 1)
+        }
+    }
 }
 
 /// Returns whether two different bounds have an integer between them.
@@ -431,7 +463,7 @@ mod tests {
                     ),
                     false => (lower.clone(), upper.clone()),
                 };
-                let regexes = range(lower.as_ref(), upper.as_ref(), integer);
+                let regexes = range(lower.as_ref(), upper.as_ref(), integer, 0);
                 let mut regexes: Option<Vec<Regex>> =
                     regexes.map(|all| all.iter().map(|regex| Regex::new(regex).unwrap()).collect());
                 let mut any = false;
@@ -472,7 +504,7 @@ mod tests {
     fn bounds_of_any_size_are_exact_or_stricter() {
         let bound = |text: &str| Bound { value: decimal(text), inclusive: true };
         let matches = |lower: &str, upper: &str, integer, text: &str| {
-            let all = range(Some(&bound(lower)), Some(&bound(upper)), integer).unwrap();
+            let all = range(Some(&bound(lower)), Some(&bound(upper)), integer, 0).unwrap();
             all.iter().all(|regex| Regex::new(regex).unwrap().is_match(text))
         };
         let (least, most) = ("-9223372036854775808", "9223372036854775807");

@@ -92,9 +92,12 @@ impl Bounds {
             false => bound.clone(),
         };
         let (lower, upper) = (round(&self.lower, true), round(&self.upper, false));
-        let Some(mut all) = range(lower.as_ref(), upper.as_ref(), integer) else { return Ok(()) };
-        if let Some((step, places)) = self.multiple(integer)? {
-            let zeros = step.to_string().len() - 1;
+        let multiple = self.multiple(integer)?;
+        let step_digits = multiple.map_or(0, |(step, _)| step.to_string().len());
+        let all = range(lower.as_ref(), upper.as_ref(), integer, step_digits);
+        let Some(mut all) = all else { return Ok(()) };
+        if let Some((step, places)) = multiple {
+            let zeros = step_digits - 1;
             if step != 10_i128.pow(zeros as u32) || (places == 0) != integer {
                 let multiples = self.multiples(step, places, lower.as_ref(), upper.as_ref())?;
                 return multiples.allow(rules, rule);

@@ -69,6 +69,54 @@ fn integers_of_64_bits_are_exact_at_any_depth() {
 }
 
 #[test]
+fn numbers_without_a_bound_have_an_end() {
+    let digits = |count: usize| "1".repeat(count);
+    let (most, more) = (digits(16), digits(17));
+    let negative = |text: &str| format!("-{text}");
+    check(
+        &json!({"type": "integer"}),
+        &["0", &most, &negative(&most)],
+        &[&more, &negative(&more), &digits(40)],
+    );
+    check(
+        &json!({"type": "number"}),
+        &[&most, &format!("-{most}.{most}e99"), &format!("0.{most}")],
+        &[&more, &format!("0.{more}"), &negative(&more), "1e999"],
+    );
+    // A bound is one for its own direction.
+    check(&json!({"type": "integer", "minimum": 0}), &["0", &most], &[&more, "-1"]);
+    check(
+        &json!({"type": "integer", "maximum": -5}),
+        &["-5", &negative(&most)],
+        &[&negative(&more)],
+    );
+    check(
+        &json!({"type": "number", "exclusiveMinimum": -0.5}),
+        &[&most, "-0.25", &format!("-0.{most}")],
+        &[&more, &format!("0.{more}"), &format!("-0.{more}"), "-0.5"],
+    );
+    check(&json!({"type": "number", "multipleOf": 0.01}), &["19.99", &most], &[&more, "0.001"]);
+    // What a bound or a multiple needs is possible.
+    let long = 10_u64.pow(18);
+    check(&json!({"type": "integer", "minimum": long}), &["1000000000000000001"], &["1"]);
+    check(
+        &json!({"type": "integer", "exclusiveMinimum": 9_999_999_999_999_999_u64}),
+        &[&more],
+        &[],
+    );
+    check(
+        &json!({"type": "integer", "multipleOf": 10_u64.pow(16), "minimum": 1}),
+        &["10000000000000000"],
+        &["0", &most],
+    );
+    check(
+        &json!({"type": "number", "minimum": 1e-20, "maximum": 3e-20}),
+        &["0.00000000000000000002"],
+        &["0.0000000000000001", &format!("0.{}", "0".repeat(30))],
+    );
+}
+
+#[test]
 fn multiples_are_exact_or_refused() {
     check(
         &json!({"type": "integer", "multipleOf": 7, "minimum": -20, "maximum": 30}),
