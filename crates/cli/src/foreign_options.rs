@@ -38,12 +38,12 @@ const OTHERS: [(&str, &str); 35] = [
     ("--no-conversation", ONE_ANSWER),
     ("-st", ONE_ANSWER),
     ("--single-turn", ONE_ANSWER),
-    ("-fa", "not needed, because there is one kind of attention"),
-    ("--flash-attn", "not needed, because there is one kind of attention"),
+    ("-fa", "it is not needed, because there is one kind of attention"),
+    ("--flash-attn", "it is not needed, because there is one kind of attention"),
     ("-b", BATCH),
     ("-ub", BATCH),
-    ("-cb", "not needed, because answers always share passes"),
-    ("--jinja", "not needed, because chat templates are always Jinja"),
+    ("-cb", "it is not needed, because answers always share passes"),
+    ("--jinja", "it is not needed, because chat templates are always Jinja"),
 ];
 
 const KV_TYPE: &str = "use --kv-type TYPE, for keys and values";
@@ -51,9 +51,9 @@ const HUB_ID: &str = "name the model by its hub id, such as owner/name:Q4_K_M";
 const PLACEMENT: &str = "use --placement, which says which devices compute what";
 const TENSOR_PARALLEL: &str = "use --placement, which says what computes a model together, such as \
                                target=rank:1+rank:2";
-const CHAT: &str = "not needed, because forerun chat MODEL converses";
-const ONE_ANSWER: &str = "not needed, because forerun run MODEL \"text\" answers once";
-const BATCH: &str = "not needed, because forerun chooses how many tokens a pass has";
+const CHAT: &str = "it is not needed, because forerun chat MODEL converses";
+const ONE_ANSWER: &str = "it is not needed, because forerun run MODEL \"text\" answers once";
+const BATCH: &str = "it is not needed, because forerun chooses how many tokens a pass has";
 
 /// Options with the prompt, for the commands that chat.
 const PROMPTS: [&str; 2] = ["-p", "--prompt"];
@@ -149,10 +149,10 @@ mod tests {
             ("run demo -p Why?", "-p: write the prompt after the model"),
             ("chat demo --prompt=Why?", "--prompt: write the prompt after the model"),
             ("run demo -s 3", "-s: use --seed"),
-            ("run demo -cnv", "-cnv: not needed"),
-            ("chat demo -i", "-i: not needed"),
-            ("run demo -fa on", "-fa: not needed"),
-            ("generate demo -p x -fa", "-fa: not needed"),
+            ("run demo -cnv", "-cnv: it is not needed"),
+            ("chat demo -i", "-i: it is not needed"),
+            ("run demo -fa on", "-fa: it is not needed"),
+            ("generate demo -p x -fa", "-fa: it is not needed"),
             ("run demo -mg 0", "-mg: use --placement"),
             ("run demo -tb 2", "-tb: use --threads"),
             ("run demo -tp 2", "-tp: use --placement"),

@@ -51,6 +51,7 @@ fn unknown_values_are_refused_with_the_possible_values() {
             ("--json --logprobs -1", &["'--logprobs", "-1"]),
             ("--no-such-option", &["--no-such-option"]),
             ("-ngl 99", &["no option -ngl", "--gpu-layers"]),
+            ("-cnv", &["no option -cnv", "forerun chat MODEL"]),
         ],
     );
 }
