@@ -241,7 +241,8 @@ fn the_text_does_not_depend_on_the_method() {
 #[test]
 fn options_change_during_a_chat() {
     let models = Models::pair();
-    let lines = "/set parameter max-tokens 5\nHi\n/set\n/set top-p 7\n/set colour red\n/set system short\n";
+    let lines =
+        "/set parameter max-tokens 5\nHi\n/set\n/set top-p 7\n/set colour red\n/set system short\n";
     let finished = piped(&models, lines, &[]).succeed();
     for words in [
         "the next answer will have max-tokens 5",
