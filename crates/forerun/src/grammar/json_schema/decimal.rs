@@ -223,8 +223,8 @@ pub(super) fn range(
     Some(all)
 }
 
-/// Returns the most digits before the point that numbers of one sign may have. `end` is the bound in
-/// their direction, and `start` the one that they begin at, if it has the same sign.
+/// Returns the most digits before the point that numbers of one sign may have. `end` is the bound
+/// in their direction, and `start` the one that they begin at, if it has the same sign.
 fn most_digits(end: Option<&Bound>, start: Option<&Bound>, step_digits: usize) -> usize {
     match end {
         Some(end) => end.value.whole.len(),
