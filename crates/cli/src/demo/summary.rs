@@ -40,8 +40,8 @@ pub(super) fn summary(recordings: &[Recording], columns: usize) -> String {
         );
     }
     if recordings.iter().filter_map(|one| one.gain(plain)).any(|gain| gain < NO_LOSS) {
-        text += "\nDrafts pay most if the target is too large for the processor's cache. To find the\n\
-                 fastest method for your own pair: forerun plan MODEL --draft-model DRAFTER\n";
+        text += "\nDrafts pay most if the target is too large for the processor's cache. To find\n\
+                 the fastest method for your own pair: forerun plan MODEL --draft-model DRAFTER\n";
     }
     text
 }
