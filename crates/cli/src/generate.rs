@@ -85,9 +85,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     let method = engine.plan().method();
     let stream = engine.stream_tokens(prompt.clone(), &request, method, &canceller)?;
     let answer = print(stream, &mut drafts, &mut output)?;
-    if let Some(error) = output.broken {
-        return Err(error).context(OUTPUT_FAILED);
-    }
+    output.check()?;
     let was_interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
     report(&engine, &answer, arguments.json, was_interrupted).context(OUTPUT_FAILED)?;
     if arguments.show_drafts {
@@ -177,10 +175,11 @@ fn print(
     bail!("the answer ended without a result")
 }
 
-/// The number of tokens of plain decoding that an answer's speed is compared with, and the fewest
-/// tokens of an answer that come from rounds with drafts.
+/// The number of tokens of plain decoding that an answer's speed is compared with.
 const PLAIN_TOKENS: usize = 32;
-const DRAFTED_TOKENS: usize = 64;
+
+/// The fewest tokens from rounds with drafts in an answer that is compared.
+const FEWEST_DRAFTED_TOKENS: usize = 64;
 
 /// Compares an answer's speed with that of plain decoding after the same tokens, which is measured.
 /// Returns `None` if too few tokens are compared, or if drafter and target have cores of their own,
@@ -197,7 +196,7 @@ fn compared_with_plain(
     let rounds = answer.verifications.iter();
     let with_drafts = rounds.filter(|round| round.accepted > 0 || !round.rejected.is_empty());
     let drafted: usize = with_drafts.map(|round| round.committed).sum();
-    if drafted < DRAFTED_TOKENS || !engine.plan().placement().is_shared() {
+    if drafted < FEWEST_DRAFTED_TOKENS || !engine.plan().placement().is_shared() {
         return Ok(None);
     }
     let plain_ns = engine.plain_token_ns(text, PLAIN_TOKENS, canceller)?;
@@ -212,7 +211,7 @@ fn compared_with_plain(
 }
 
 /// The fewest passes of an answer of which most had no draft if drafting paused.
-const PASSES: u64 = 16;
+const FEWEST_PASSES: u64 = 16;
 
 /// Summarises an answer in one line. Says why, if drafting paused most of the time.
 pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
@@ -224,7 +223,7 @@ pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
         && plan.length() == DraftLength::Auto
         && statistics.failures.is_empty();
     let passes = statistics.target_forwards;
-    let paused = match may_pause && passes >= PASSES && statistics.drafts * 2 < passes {
+    let paused = match may_pause && passes >= FEWEST_PASSES && statistics.drafts * 2 < passes {
         true => " | drafting paused: the target alone is faster here",
         false => "",
     };
@@ -436,8 +435,7 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
             )
         }
         _ => {
-            let text = text_file::read(Path::new("-"));
-            text.context("cannot read the prompt from standard input")?
+            text_file::read(Path::new("-")).context("cannot read the prompt from standard input")?
         }
     };
     if text.ends_with('\n') {
@@ -454,7 +452,7 @@ pub(crate) struct Output {
     /// Whether streamed text is dropped, because another output is printed at the end.
     silent: bool,
     /// The error after which nothing more can be written.
-    pub(crate) broken: Option<std::io::Error>,
+    broken: Option<std::io::Error>,
 }
 
 impl Output {
@@ -474,6 +472,11 @@ impl Output {
                 ControlFlow::Break(())
             }
         }
+    }
+
+    /// Fails if a text could not be written.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        self.broken.take().map_or(Ok(()), |error| Err(error).context(OUTPUT_FAILED))
     }
 }
 

@@ -96,6 +96,15 @@ fn is_hidden() -> bool {
     Verbosity::current() == Verbosity::Quiet
 }
 
+/// Creates a bar with the look of a template, or a hidden one.
+fn bar(name: &str, template: &str, new: impl FnOnce() -> ProgressBar) -> ProgressBar {
+    let bar = if is_hidden() { ProgressBar::hidden() } else { new() };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.with_prefix(name.to_owned())
+}
+
 /// A task of unknown length: a line on a terminal, as long as this value exists.
 pub(crate) struct Waiting(ProgressBar);
 
@@ -103,14 +112,7 @@ impl Waiting {
     /// Shows the name of the task. The line appears after a moment, so that short tasks show
     /// nothing.
     pub(crate) fn new(name: &str) -> Self {
-        let bar = match is_hidden() {
-            true => ProgressBar::hidden(),
-            false => ProgressBar::new_spinner(),
-        };
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {elapsed}") {
-            bar.set_style(style);
-        }
-        bar.set_prefix(name.to_owned());
+        let bar = bar(name, "{prefix} {elapsed}", ProgressBar::new_spinner);
         // The first line is drawn after this time.
         bar.enable_steady_tick(DELAY);
         Self(bar)
@@ -171,14 +173,7 @@ impl Task {
                 format!("{{prefix}} {{pos}}/{{len}} {pieces} {{wide_bar}} {{msg}} {{eta}} left")
             }
         };
-        let bar = match is_hidden() {
-            true => ProgressBar::hidden(),
-            false => ProgressBar::new(total),
-        };
-        let bar = bar.with_prefix(name.to_owned());
-        if let Ok(style) = ProgressStyle::with_template(&template) {
-            bar.set_style(style);
-        }
+        let bar = bar(name, &template, || ProgressBar::new(total));
         // Progress made before does not count for the speed.
         bar.set_position(before);
         bar.reset_eta();

@@ -126,7 +126,8 @@ impl Answer {
             let counts: Vec<String> = by_drafter.iter().map(ToString::to_string).collect();
             line += &format!(" | draft tokens by drafter: {}", counts.join(", "));
         }
-        let together = (together_share(&self.trace) * 100.0).round();
+        let wall_ns = self.trace.occupancy().wall_ns.max(1);
+        let together = (self.trace.together_ns() as f64 * 100.0 / wall_ns as f64).round();
         if together > 0.0 {
             line += &format!(" | drafter and target together {together} % of the time");
         }
@@ -141,53 +142,4 @@ impl Answer {
 #[must_use]
 pub fn tokens_per_second(tokens: usize, total_ns: u64) -> f64 {
     tokens as f64 / (total_ns.max(1) as f64 / 1e9)
-}
-
-/// Returns the share of the time in which a drafter and a target had jobs at the same time. Unlike
-/// [`Occupancy::overlap_share`](crate::Occupancy::overlap_share), it does not count the time in
-/// which several replicas worked without a drafter.
-fn together_share(trace: &Trace) -> f64 {
-    let busy_ns = |kind| {
-        let spans = trace.spans.iter().filter(|span| span.kind == kind).cloned().collect();
-        Trace { spans, ..Trace::default() }.occupancy().busy_ns
-    };
-    let whole = trace.occupancy();
-    let together_ns = busy_ns(SpanKind::Draft) + busy_ns(SpanKind::Score) - whole.busy_ns;
-    together_ns as f64 / whole.wall_ns.max(1) as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use forerun_core::trace::{Span, SpanOutcome};
-    use forerun_core::{SequenceId, Ticket};
-
-    fn span(lane: usize, kind: SpanKind, [start_ns, end_ns]: [u64; 2]) -> Span {
-        Span {
-            lane,
-            kind,
-            sequence: SequenceId(0),
-            ticket: Ticket(0),
-            rows: 1,
-            start_ns,
-            end_ns,
-            forwards_ns: Vec::new(),
-            computed_tokens: 0,
-            device_uses: Vec::new(),
-            accepted: 0,
-            outcome: SpanOutcome::Open,
-        }
-    }
-
-    #[test]
-    fn replicas_without_a_drafter_do_not_count_as_together() {
-        let mut trace = Trace::new(vec!["drafter".into(), "target".into(), "target".into()]);
-        trace.spans = vec![
-            span(0, SpanKind::Draft, [0, 40]),
-            span(1, SpanKind::Score, [20, 100]),
-            span(2, SpanKind::Score, [30, 90]),
-        ];
-        assert_eq!(together_share(&trace), 0.2);
-        assert_eq!(together_share(&Trace::default()), 0.0);
-    }
 }

@@ -172,9 +172,10 @@ pub(crate) enum Command {
     Serve(Missing),
     /// Show how all methods write the same text.
     ///
-    /// Plain decoding, speculative decoding, PEARL and DSI run one after another. Then the terminal
-    /// shows them side by side, much slower, and what the devices did. Without `--model`, a small
-    /// built-in demonstration pair is used.
+    /// Plain decoding, speculative decoding, PEARL and DSI run in turn, three times each, with drafts
+    /// of four tokens. Then the terminal shows the median runs side by side, much slower, their
+    /// speeds, and what the devices did. Without `--model`, a small built-in demonstration pair is
+    /// used.
     #[command(allow_negative_numbers = true)]
     Demo(DemoArguments),
     /// Check that every method gives the text of plain decoding, on your models and prompts.
@@ -389,7 +390,7 @@ pub(crate) struct DemoArguments {
     pub(crate) max_tokens: usize,
 
     /// Sampling temperature; 0 always takes the most probable token.
-    #[arg(long, value_name = "T", default_value_t = 0.7)]
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f32,
 
     /// Seed of the random draws.

@@ -12,8 +12,8 @@ mod totals;
 use crate::arguments::{ChatArguments, EngineArguments, RunArguments};
 use crate::flags::with_flags;
 use crate::generate::{
-    OUTPUT_FAILED, Output, TRANSLATED, demonstration, detail_plan, exit_code, finish_reason,
-    json_report, options, request, suggested_sampling, summary,
+    OUTPUT_FAILED, Output, TRANSLATED, cannot_write, demonstration, detail_plan, exit_code,
+    finish_reason, json_report, options, request, suggested_sampling, summary,
 };
 use crate::note::detail;
 use crate::word_wrap::WordWrap;
@@ -115,7 +115,6 @@ fn with_session(
         interrupts: Interrupts::listen()?,
         totals: Totals::default(),
         is_chat: false,
-        is_silent: false,
         limit_is_known: false,
         saved: None,
     };
@@ -171,8 +170,6 @@ struct Session<'a> {
     totals: Totals,
     /// Whether there are further messages.
     is_chat: bool,
-    /// Whether the text is not printed while it is generated.
-    is_silent: bool,
     /// Whether a note has said what allows longer answers.
     limit_is_known: bool,
     /// The file in which this conversation was saved.
@@ -213,8 +210,7 @@ impl Session<'_> {
 
     /// Generates the answer to the only message.
     fn answer_once(&mut self, text: &str, as_json: bool) -> anyhow::Result<ExitCode> {
-        self.is_silent = as_json;
-        let Ended { answer, interrupted, is_repetitive } = self.reply(text)?;
+        let Ended { answer, interrupted, is_repetitive } = self.reply(text, as_json)?;
         if as_json {
             let reason = match is_repetitive {
                 true => "repetition",
@@ -232,7 +228,7 @@ impl Session<'_> {
 
     /// Generates the answer to a message. Returns whether it was interrupted.
     fn answer(&mut self, text: &str) -> anyhow::Result<bool> {
-        let interrupted = self.reply(text).map(|ended| ended.interrupted);
+        let interrupted = self.reply(text, false).map(|ended| ended.interrupted);
         interrupted.or_else(|error| match error.downcast_ref() {
             // An error in one message does not end the conversation.
             Some(
@@ -245,9 +241,10 @@ impl Session<'_> {
         })
     }
 
-    fn reply(&mut self, text: &str) -> anyhow::Result<Ended> {
+    /// Generates the answer to a message. `is_silent`: whether it is not printed meanwhile.
+    fn reply(&mut self, text: &str, is_silent: bool) -> anyhow::Result<Ended> {
         let canceller = self.interrupts.for_new_answer();
-        let (mut output, mut wrap) = (Output::new(self.is_silent), WordWrap::on_standard_output());
+        let (mut output, mut wrap) = (Output::new(is_silent), WordWrap::on_standard_output());
         // A piece of text is that of a token, or of several if they make a character together. An
         // answer that continues after its end repeats itself by request.
         let mut pieces: Vec<String> = Vec::new();
@@ -259,16 +256,12 @@ impl Session<'_> {
             if is_repetitive { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         self.interrupts.answer_ended();
-        if let Some(error) = output.broken {
-            return Err(error).context(OUTPUT_FAILED);
-        }
+        output.check()?;
         let reply = reply?;
         // The answer may already end with a line break.
         let end = if reply.answer.text.ends_with('\n') { "" } else { "\n" };
         let _ = output.write(&(wrap.end() + end));
-        if let Some(error) = output.broken {
-            return Err(error).context(OUTPUT_FAILED);
-        }
+        output.check()?;
         let was_stopped = reply.answer.finish == Finish::Stopped;
         let interrupted = canceller.is_cancelled() && was_stopped;
         is_repetitive &= was_stopped && !interrupted;
@@ -360,8 +353,7 @@ impl Session<'_> {
             |message: forerun::Message| json!({ "role": message.role, "content": message.content });
         let messages: Vec<_> = self.chat.messages().map(message).collect();
         let text = serde_json::to_string_pretty(&messages)? + "\n";
-        forerun_output::write(file, text)
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        forerun_output::write(file, text).with_context(|| cannot_write(file))?;
         self.saved = Some(file.to_owned());
         note(format_args!("wrote {} messages to {}", messages.len(), file.display()));
         Ok(())

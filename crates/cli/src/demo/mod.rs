@@ -1,18 +1,20 @@
-//! `forerun demo`: the methods write the same text, one after another; then their recordings are
-//! shown side by side.
+//! `forerun demo`: the methods write the same text in turn; then a recording of each is shown side
+//! by side.
 
 mod panes;
 mod recording;
+mod summary;
 
 use crate::arguments::DemoArguments;
 use crate::generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET, NO_MODEL, OUTPUT_FAILED};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
+use crate::progress::{self, Task, Unit};
 use crate::shown_drafts::colours;
-use crate::terminal::{self, Size};
-use crate::{note, progress};
+use crate::{note, terminal};
 use anyhow::{Context, ensure};
 use forerun::{
-    Canceller, Forerun, Method, ModelSource, Options, Plan, Request, SamplingOptions, default_cores,
+    Canceller, DraftTokens, Forerun, Method, ModelSource, Options, Plan, Request, SamplingOptions,
+    TokenId, default_cores,
 };
 use panes::Panes;
 use recording::Recording;
@@ -20,12 +22,19 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use summary::summary;
 
 /// Pictures per second of the replay.
 const FRAMES: f64 = 25.0;
 
-/// The part of the timeline that is shown: about this many passes of plain decoding.
-const SHOWN_PASSES: u64 = 14;
+/// The number of times that each method is measured.
+const RUNS: usize = 3;
+
+/// The most tokens of an answer before these, which is not measured.
+const WARM_UP_TOKENS: usize = 16;
+
+/// The length of drafts. With automatic lengths, drafting may pause, and there is nothing to see.
+const DRAFT_TOKENS: usize = 4;
 
 /// A method, its title, and what it does.
 const METHODS: [(Method, &str, &str); 4] = [
@@ -63,20 +72,35 @@ pub(crate) fn run(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     if canceller.is_cancelled() {
         return Ok(ExitCode::from(interrupted()));
     }
-    write!(std::io::stdout(), "{}", summary(&recordings, seconds, is_terminal))
-        .context(OUTPUT_FAILED)?;
+    let replayed = if is_terminal { replayed(&panes, seconds) } else { String::new() };
+    let summary = summary(&recordings, terminal::size().columns);
+    write!(std::io::stdout(), "{replayed}{summary}").context(OUTPUT_FAILED)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the methods one after another, so that none of them slows another one down.
+/// Runs the methods in turn, so that none of them slows another one down, and other programs slow
+/// all of them down alike. Returns the median run of each.
 fn record(arguments: &DemoArguments, canceller: &Canceller) -> anyhow::Result<Vec<Recording>> {
     let [target, drafter] = models(arguments)?;
-    let mut loader = progress::loader(arguments.offline, true).sharing_weights();
     let has_cores = default_cores().len() > 1;
     if !has_cores {
         note("PEARL and DSI need two cores, for drafter and target, and are left out");
     }
     let methods = if has_cores { &METHODS[..] } else { &METHODS[..2] };
+    // Plain decoding ignores the drafter.
+    let options = Options {
+        model: target,
+        draft_model: Some(drafter),
+        draft_tokens: DraftTokens::Fixed(DRAFT_TOKENS),
+        ..Options::default()
+    };
+    let mut loader = progress::loader(arguments.offline, true).sharing_weights();
+    let open = |&(method, ..): &(Method, &str, &str)| {
+        let plan = Plan::new(Options { method: Some(method), ..options.clone() })?;
+        anyhow::Ok(Forerun::open_with(&plan, &mut loader)?)
+    };
+    let engines = methods.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+    drop(loader);
     let request = Request {
         sampling: SamplingOptions {
             temperature: arguments.temperature,
@@ -87,29 +111,40 @@ fn record(arguments: &DemoArguments, canceller: &Canceller) -> anyhow::Result<Ve
         seed: Some(arguments.seed),
         ..Request::default()
     };
-    let mut recordings: Vec<Recording> = Vec::new();
-    for &(method, title, explanation) in methods {
-        let draft_model = (method != Method::Autoregressive).then(|| drafter.clone());
-        let options = Options {
-            model: target.clone(),
-            draft_model,
-            method: Some(method),
-            ..Options::default()
-        };
-        let engine = Forerun::open_with(&Plan::new(options)?, &mut loader)?;
-        let recording = Recording::of(&engine, &arguments.prompt, &request, canceller)?;
-        let recording = Recording { title, explanation, ..recording };
-        if canceller.is_cancelled() {
-            return Ok(Vec::new());
+    let max_tokens = arguments.max_tokens.min(WARM_UP_TOKENS);
+    let warm_up = Request { max_tokens, ..request.clone() };
+    for engine in &engines {
+        Recording::of(engine, &arguments.prompt, &warm_up, canceller)?;
+    }
+    let mut runs: Vec<Vec<Recording>> = engines.iter().map(|_| Vec::new()).collect();
+    let mut tokens: Option<Vec<TokenId>> = None;
+    let mut task = Task::new("measuring", Unit::Pieces("answers"), (RUNS * engines.len()) as u64);
+    for round in 0..RUNS {
+        for (index, (engine, &(_, title, explanation))) in engines.iter().zip(methods).enumerate() {
+            let run = Recording::of(engine, &arguments.prompt, &request, canceller)?;
+            if canceller.is_cancelled() {
+                return Ok(Vec::new());
+            }
+            ensure!(
+                run.tokens == *tokens.get_or_insert_with(|| run.tokens.clone()),
+                "{title} wrote another text than plain decoding before, which must not happen: \
+                 please report it"
+            );
+            ensure!(
+                run.timed_tokens() > 0,
+                "{title} wrote the whole answer at once, so that it has no speed: raise \
+                 --max-tokens, or give a --prompt with a longer answer"
+            );
+            runs[index].push(Recording { title, explanation, ..run });
+            task.update((round * engines.len() + index + 1) as u64);
         }
-        let first = recordings.first().unwrap_or(&recording);
-        ensure!(
-            recording.tokens == first.tokens,
-            "{} wrote another text than {}, which must not happen: please report it",
-            recording.title,
-            first.title
-        );
-        recordings.push(recording);
+    }
+    drop(task);
+    let recordings: Vec<Recording> = runs.into_iter().filter_map(Recording::median).collect();
+    for Recording { title, statistics, .. } in &recordings {
+        for failure in &statistics.failures {
+            note(format_args!("{title}: {failure}; decoding continued without it"));
+        }
     }
     Ok(recordings)
 }
@@ -167,29 +202,12 @@ impl Drop for HiddenCursor {
     }
 }
 
-/// Returns the explanations and the timelines after the replay.
-fn summary(recordings: &[Recording], seconds: f64, replayed: bool) -> String {
-    let Some(plain) = recordings.first() else { return String::new() };
-    let Size { columns, .. } = terminal::size();
-    let mut text = String::new();
-    if replayed {
-        let slowest_ns = recordings.iter().map(Recording::total_ns).max().unwrap_or(1);
-        let factor = seconds * 1e9 / slowest_ns as f64;
-        let shown = match factor >= 1.0 {
-            true => format!("{factor:.0} times slower"),
-            false => format!("{:.0} times faster", 1.0 / factor),
-        };
-        text += &format!("Recorded one after another, and shown {shown}.\n");
-    }
-    text += "All methods wrote the same tokens.\n";
-    let token_ns = plain.total_ns() / plain.tokens.len().max(1) as u64;
-    let window_ns = (token_ns * SHOWN_PASSES).max(1);
-    let window_ms = window_ns as f64 / 1e6;
-    text += &format!("\nWhat the cores did for {window_ms:.1} ms. D: drafting, S: verification,\n");
-    text += "d and s: the same with a rejection, x: cancelled, a dot: idle.\n";
-    for recording in recordings {
-        text += &format!("\n{}: {}\n", recording.title, recording.explanation);
-        text += &recording.timeline(window_ns, columns);
-    }
-    text
+/// Says how much faster or slower the replay was.
+fn replayed(panes: &Panes<'_>, seconds: f64) -> String {
+    let factor = seconds * 1e9 / panes.end_ns() as f64;
+    let shown = match factor >= 1.0 {
+        true => format!("{factor:.0} times slower"),
+        false => format!("{:.0} times faster", 1.0 / factor),
+    };
+    format!("Recorded in turn, and shown {shown}.\n")
 }

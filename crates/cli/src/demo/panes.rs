@@ -79,12 +79,12 @@ impl<'a> Panes<'a> {
             let tokens = recording.pieces.iter().take_while(|piece| piece.at_ns <= now_ns).last();
             return format!("{name}  {} tokens", tokens.map_or(0, |piece| piece.tokens));
         }
-        let speed = recording.speed();
-        match self.recordings.first() {
-            Some(plain) if !std::ptr::eq(plain, recording) => {
-                format!("{name}  {speed:.0} tok/s, {:.1} × plain", speed / plain.speed())
-            }
-            _ => format!("{name}  {speed:.0} tok/s"),
+        let title = format!("{name}  {:.0} tok/s", recording.speed());
+        let plain = self.recordings.first().filter(|plain| !std::ptr::eq(*plain, recording));
+        match plain.map(|plain| recording.gain(plain)) {
+            Some(Some(gain)) => format!("{title}, {gain:.1} × plain"),
+            Some(None) => format!("{title}, no drafts"),
+            None => title,
         }
     }
 
@@ -136,9 +136,8 @@ fn wrap(text: &[Shown], width: usize) -> Vec<Vec<Shown>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recording::Piece;
+    use super::super::recording::tests::recording;
     use super::*;
-    use forerun::{Commit, Trace};
 
     fn lines(text: &str, width: usize) -> Vec<String> {
         let text: Vec<Shown> = text.chars().map(|one| (one, false)).collect();
@@ -151,25 +150,6 @@ mod tests {
         assert_eq!(lines("a fox\n\nran", 40), ["a fox", "", "ran"]);
         assert_eq!(lines("abcdefgh ij", 4), ["abcd", "efgh", "ij"]);
         assert_eq!(lines("", 4), [""]);
-    }
-
-    fn recording(title: &'static str, step_ns: u64) -> Recording {
-        let pieces = ["Once ", "upon ", "a ", "time"].into_iter().enumerate();
-        let pieces = pieces.map(|(index, text)| Piece {
-            text: text.into(),
-            drafted: index % 2 == 1,
-            at_ns: index as u64 * step_ns,
-            tokens: index + 1,
-        });
-        let commits = (0..4).map(|index| Commit { at_ns: 7 + index * step_ns, tokens: 1 });
-        Recording {
-            title,
-            explanation: "",
-            pieces: pieces.collect(),
-            tokens: vec![1, 2, 3, 4],
-            commits: commits.collect(),
-            trace: Trace::default(),
-        }
     }
 
     #[test]
@@ -185,6 +165,10 @@ mod tests {
             last[0],
             format!("{:<39}  PEARL  1000 tok/s, 2.0 × plain", "plain decoding  500 tok/s")
         );
+        let mut undrafted = recordings.clone();
+        undrafted[1].statistics.drafts = 0;
+        let panes = Panes::new(&undrafted, Size { columns: 80, lines: 24 }, false);
+        assert!(panes.frame(panes.end_ns())[0].ends_with("PEARL  1000 tok/s, no drafts"));
         let narrow = Panes::new(&recordings, Size { columns: 20, lines: 9 }, true);
         let frame = narrow.frame(narrow.end_ns());
         assert_eq!(frame.len(), 2 * 3);

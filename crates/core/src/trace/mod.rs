@@ -206,6 +206,20 @@ impl Trace {
         let [forward_ns, _] = covered(forwards);
         Occupancy { wall_ns: last - first, busy_ns, overlap_ns, forward_ns }
     }
+
+    /// Computes how long a drafter and a target had jobs at the same time, in nanoseconds. Unlike
+    /// [`Occupancy::overlap_ns`], it does not count the time in which several replicas worked
+    /// without a drafter.
+    #[must_use]
+    pub fn together_ns(&self) -> u64 {
+        let busy_ns = |kinds: &[SpanKind]| {
+            let spans = self.spans.iter().filter(|span| kinds.contains(&span.kind));
+            let [busy_ns, _] = covered(spans.map(|span| [span.start_ns, span.end_ns]));
+            busy_ns
+        };
+        let (drafts, scores) = (busy_ns(&[SpanKind::Draft]), busy_ns(&[SpanKind::Score]));
+        drafts + scores - busy_ns(&[SpanKind::Draft, SpanKind::Score])
+    }
 }
 
 /// Returns how long at least one and at least two of the intervals overlap.
@@ -269,6 +283,20 @@ pub(crate) mod tests {
         assert_eq!(occupancy.overlap_share(), 0.125);
         assert_eq!(occupancy.outside_forwards_share(), 0.125);
         assert_eq!(Trace::default().occupancy().overlap_share(), 0.0);
+    }
+
+    #[test]
+    fn replicas_without_a_drafter_do_not_count_as_together() {
+        let mut trace = sample();
+        assert_eq!(trace.together_ns(), 200);
+        // A second replica works next to the first one, and for 50 ns next to the last draft.
+        trace.lanes.push("target cpu:2".into());
+        let replica = Span { lane: 2, start_ns: 1450, end_ns: 1550, ..trace.spans[4].clone() };
+        trace.spans.push(Span { start_ns: 500, end_ns: 700, ..replica.clone() });
+        trace.spans.push(replica);
+        assert_eq!(trace.together_ns(), 200);
+        assert_eq!(trace.occupancy().overlap_ns, 450);
+        assert_eq!(Trace::default().together_ns(), 0);
     }
 
     /// PEARL's appendix G with two devices: while the target is on one, the drafter is on the
