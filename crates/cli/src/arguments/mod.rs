@@ -2,9 +2,7 @@
 
 #[cfg(feature = "laboratory")]
 mod analyze;
-#[cfg(feature = "laboratory")]
 mod bench_run;
-#[cfg(feature = "laboratory")]
 mod bench_serve;
 mod engine;
 mod export;
@@ -12,7 +10,6 @@ mod export;
 mod make_pair;
 mod model;
 mod models;
-#[cfg(feature = "laboratory")]
 mod plan;
 mod run;
 #[cfg(feature = "server")]
@@ -32,9 +29,7 @@ use values::{ChosenTypes, token_bias};
 
 #[cfg(feature = "laboratory")]
 pub(crate) use analyze::{Analyze, LayersArguments};
-#[cfg(feature = "laboratory")]
 pub(crate) use bench_run::RunBenchArguments;
-#[cfg(feature = "laboratory")]
 pub(crate) use bench_serve::ServeBenchArguments;
 pub use engine::EngineArguments;
 pub(crate) use export::ExportArguments;
@@ -44,7 +39,6 @@ pub(crate) use model::{BY_POSITION, MODEL, ModelArguments};
 pub(crate) use models::{
     ListModelsArguments, Models, PullModelsArguments, RemoveModelsArguments, ShowModelArguments,
 };
-#[cfg(feature = "laboratory")]
 pub(crate) use plan::PlanArguments;
 pub(crate) use run::RunArguments;
 #[cfg(feature = "server")]
@@ -77,10 +71,8 @@ pub(crate) mod headings {
     pub(crate) const CHAT: &str = "Chat";
     pub(crate) const SAMPLING: &str = "Sampling";
     pub(crate) const DEVICES: &str = "Devices";
-    #[cfg(feature = "laboratory")]
     pub(crate) const CONFIGURATIONS: &str = "Configurations";
     pub(crate) const PROMPTS: &str = "Prompts";
-    #[cfg(feature = "laboratory")]
     pub(crate) const MEASUREMENT: &str = "Measurement";
     pub(crate) const OUTPUT: &str = "Output";
     #[cfg(feature = "server")]
@@ -195,12 +187,7 @@ pub(crate) enum Command {
     /// takes: `--config forerun-plan.toml`.
     ///
     /// Example: `forerun plan --model TARGET --draft-model DRAFTER`
-    #[cfg(feature = "laboratory")]
     Plan(Box<PlanArguments>),
-    /// Find the fastest method for your models and devices (needs the feature `laboratory`).
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Plan(Missing),
     /// Show the available cores and the default placements.
     ///
     /// With `--model`, measure memory bandwidth and the time of the model's forward pass by its
@@ -461,22 +448,12 @@ pub(crate) enum Bench {
     /// goes. The answers of all configurations are compared with those of autoregressive decoding.
     ///
     /// Example: `forerun bench run --model TARGET --draft-model DRAFTER --draft-tokens 2,4,auto`
-    #[cfg(feature = "laboratory")]
     Run(Box<RunBenchArguments>),
-    /// Compare methods, drafters and placements on prompts (needs the feature `laboratory`).
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Run(Missing),
     /// Measure servers with OpenAI's API under load: tokens per second and latencies, by number of
     /// clients.
     ///
     /// Example: `forerun bench serve --server http://127.0.0.1:8080 --clients 1,4,16`
-    #[cfg(feature = "laboratory")]
     Serve(Box<ServeBenchArguments>),
-    /// Measure servers with OpenAI's API under load (needs the feature `laboratory`).
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Serve(Missing),
     /// Measure what smaller weight types cost in quality.
     ///
     /// Reports a model's loss on a text in each type, and how far its distributions are from those
