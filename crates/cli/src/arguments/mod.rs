@@ -173,8 +173,9 @@ pub(crate) enum Command {
     ///
     /// Compares greedy and seeded answers token by token and log-probabilities bit by bit, and
     /// tests sampled tokens against the distributions of the target and of built-in models. Without
-    /// `--method`, checks all methods, drafters and shapes that can run here. The exit status is 1
-    /// if a text differs, a drafter fails, or a configuration drafts or accepts too few tokens.
+    /// `--method`, checks every method that can run here, and with `--full` each with all drafters
+    /// and shapes. The exit status is 1 if a text differs, a drafter fails, or a configuration
+    /// drafts or accepts too few tokens.
     ///
     /// Example: `forerun certify --model TARGET --draft-model DRAFTER --report certificate.json`
     #[command(allow_negative_numbers = true)]
@@ -298,15 +299,16 @@ pub(crate) struct DoctorArguments {
 #[derive(Args, Debug)]
 pub(crate) struct CertifyArguments {
     /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt`
-    /// or `text` [default: twelve texts of several kinds]
+    /// or `text` [default: four texts of several kinds; with `--full` or `--endpoint`, twelve]
     #[arg(long, value_name = "FILE", help_heading = headings::PROMPTS)]
     pub(crate) prompts: Option<PathBuf>,
 
-    /// Compare more and longer answers, which takes minutes.
+    /// Check all drafters and shapes of drafts with each method, with more and longer answers, which
+    /// takes minutes.
     #[arg(long)]
     pub(crate) full: bool,
 
-    /// Number of tokens to compare greedily and with seeds [default: 300; with `--full`, 1000].
+    /// Number of tokens to compare greedily and with seeds [default: 200; with `--full`, 1000].
     #[arg(long, value_name = "N", value_parser = values::count(1..=100_000_000))]
     pub(crate) tokens: Option<usize>,
 
@@ -316,11 +318,11 @@ pub(crate) struct CertifyArguments {
     pub(crate) sampled_tokens: Option<usize>,
 
     /// Number of answers of built-in models with known distributions to count for each
-    /// configuration and rule of verification; 0 for none [default: 2000; with `--full`, 40000].
+    /// configuration and rule of verification; 0 for none [default: 800; with `--full`, 40000].
     #[arg(long, value_name = "N", value_parser = values::count(0..=1_000_000_000))]
     pub(crate) known_answers: Option<usize>,
 
-    /// Maximum number of tokens of an answer [default: 32; with `--full` or `--endpoint`, 100].
+    /// Maximum number of tokens of an answer [default: 50; with `--full` or `--endpoint`, 100].
     #[arg(short = 'n', long, value_name = "N", value_parser = values::count(1..=100_000))]
     pub(crate) max_tokens: Option<usize>,
 
