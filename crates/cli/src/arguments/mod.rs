@@ -183,9 +183,9 @@ pub(crate) enum Command {
     /// Find the fastest method, drafter, draft length, tree and placement for your models and
     /// devices.
     ///
-    /// Measures short answers for some seconds, predicts every other configuration by simulation,
-    /// prints the ranking with reasons, and writes the best options to a file that every command
-    /// takes: `--config forerun-plan.toml`.
+    /// Measures short answers for up to a minute, predicts every other configuration by simulation,
+    /// prints the ranking with reasons and whether drafting pays, and writes the best options to a
+    /// file that every command takes: `--config forerun-plan.toml`.
     ///
     /// Example: `forerun plan --model TARGET --draft-model DRAFTER`
     Plan(Box<PlanArguments>),
