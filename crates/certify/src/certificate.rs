@@ -19,10 +19,16 @@ pub struct Certificate {
     pub draft_model: Option<String>,
     /// The instructions of the processor that the kernels used.
     pub instruction_set: String,
-    /// The number of prompts.
+    /// The number of prompts that have greedy or seeded answers.
     pub prompts: usize,
     /// The number of tokens to compare in each way. Greedy answers may have fewer.
     pub tokens: usize,
+    /// The number of tokens of rejection sampling and block verification to test.
+    pub sampled_tokens: usize,
+    /// The maximum number of tokens of an answer.
+    pub answer_tokens: usize,
+    /// The number of answers of known models to count for each rule of verification.
+    pub known_answers: usize,
     /// The temperature of seeded answers, rejection sampling and block verification.
     pub temperature: f32,
     /// The result of each configuration. The first one is plain decoding, whose samples are tested,
@@ -230,6 +236,20 @@ impl Certificate {
         equal.map(|comparison| comparison.tokens).find(|&tokens| tokens < self.tokens)
     }
 
+    /// Returns what was covered.
+    fn scope(&self) -> String {
+        let Self {
+            prompts, tokens, sampled_tokens, answer_tokens, known_answers, temperature, ..
+        } = self;
+        format!(
+            "covered: {} configurations, with {prompts} prompts and answers of up to \
+             {answer_tokens} tokens: {tokens} tokens at temperature 0, {tokens} with seeds and \
+             {sampled_tokens} sampled ones at temperature {temperature}, and {known_answers} \
+             answers of known models by each rule of verification",
+            self.outcomes().count()
+        )
+    }
+
     /// Returns the last line: what the certificate says of all configurations together.
     fn verdict(&self) -> String {
         let ran = self.outcomes().count();
@@ -281,13 +301,11 @@ impl fmt::Display for Certificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "forerun {}, {}{}, {}, {} prompts, temperature {}",
+            "forerun {}, {}{}, {}",
             self.version,
             self.model,
             self.draft_model.as_ref().map_or(String::new(), |drafter| format!(" with {drafter}")),
             self.instruction_set,
-            self.prompts,
-            self.temperature,
         )?;
         writeln!(
             f,
@@ -308,7 +326,8 @@ impl fmt::Display for Certificate {
                 CheckResult::Compared(outcome) => outcome.write(f)?,
             }
         }
-        write!(f, "\n{}", self.verdict())
+        writeln!(f, "\n{}", self.scope())?;
+        f.write_str(&self.verdict())
     }
 }
 

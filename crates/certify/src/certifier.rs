@@ -17,6 +17,7 @@ use forerun::{
     SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
 };
 use forerun_core::{Key, KeyedRandomness, Purpose};
+use std::collections::BTreeSet;
 
 /// What to compare.
 #[derive(Clone, Debug)]
@@ -78,6 +79,14 @@ pub struct Certifier<'a> {
 pub struct PlainAnswers {
     greedy: Vec<Case>,
     seeded: Vec<Case>,
+}
+
+impl PlainAnswers {
+    /// Returns the number of prompts that have answers.
+    fn prompts(&self) -> usize {
+        let cases = self.greedy.iter().chain(&self.seeded);
+        cases.map(|case| case.prompt).collect::<BTreeSet<_>>().len()
+    }
 }
 
 /// An answer to a prompt, and the request that it answers.
@@ -158,8 +167,11 @@ impl<'a> Certifier<'a> {
             model: self.plain.plan().model().to_string(),
             draft_model,
             instruction_set: isa.to_string(),
-            prompts: self.options.prompts.len(),
+            prompts: answers.prompts(),
             tokens,
+            sampled_tokens,
+            answer_tokens: self.options.answer_tokens,
+            known_answers: self.options.known_answers,
             temperature: self.options.temperature,
             checks,
         })
@@ -514,6 +526,7 @@ mod tests {
         }
         let page = certificate.to_string();
         assert!(page.contains("equal") && page.contains("known distributions"), "{page}");
+        assert!(page.contains("covered: 4 configurations, with "), "{page}");
         let json = serde_json::to_string(&certificate).unwrap();
         assert!(serde_json::from_str::<Certificate>(&json).unwrap().is_exact());
     }
@@ -567,6 +580,9 @@ mod tests {
                 instruction_set: String::new(),
                 prompts: 3,
                 tokens: 60,
+                sampled_tokens: 60,
+                answer_tokens: 30,
+                known_answers: 400,
                 temperature: 0.8,
                 checks: vec![check("first"), check("second")],
             };

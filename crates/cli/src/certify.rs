@@ -19,15 +19,18 @@ use std::process::ExitCode;
 
 /// How much is compared, unless options say otherwise. Their help has these numbers, too.
 struct Extent {
+    prompts: usize,
     tokens: usize,
     answer_tokens: usize,
     known_answers: usize,
 }
 
-/// Some seconds with small models.
-const QUICK: Extent = Extent { tokens: 300, answer_tokens: 32, known_answers: 2_000 };
-/// `--full`.
-const FULL: Extent = Extent { tokens: 1_000, answer_tokens: 100, known_answers: 40_000 };
+/// Some seconds with small models: an answer to each of the first prompts, as few as draft enough
+/// to certify every method of the demonstration pair.
+const QUICK: Extent = Extent { prompts: 4, tokens: 200, answer_tokens: 50, known_answers: 800 };
+/// `--full`, and servers.
+const FULL: Extent =
+    Extent { prompts: PROMPTS.len(), tokens: 1_000, answer_tokens: 100, known_answers: 40_000 };
 
 pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
     let CertifyArguments { temperature, seed, .. } = arguments;
@@ -36,23 +39,24 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
             "--temperature is {temperature}, but it must be above 0: greedy answers are compared anyway"
         );
     }
+    let of_servers = !arguments.endpoint.is_empty();
+    let extent = if arguments.full || of_servers { FULL } else { QUICK };
     let prompts = match &arguments.prompts {
         Some(file) => read_prompts(file)?,
-        None => PROMPTS.map(str::to_owned).to_vec(),
+        None => PROMPTS[..extent.prompts].iter().copied().map(str::to_owned).collect(),
     };
     let report = arguments.report.as_deref().map(|path| {
         OutputFile::create(path).with_context(|| format!("cannot create {}", path.display()))
     });
     let report = report.transpose()?;
-    if !arguments.endpoint.is_empty() {
+    if of_servers {
         return compare_servers(&arguments, &prompts, report);
     }
     demonstration(&mut arguments.engine)?;
-    let configurations = configurations(&arguments.engine);
+    let configurations = configurations(&arguments.engine, arguments.full);
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
     let loader = progress::loader(arguments.engine.offline, true).sharing_weights();
-    let extent = if arguments.full { FULL } else { QUICK };
     let tokens = arguments.tokens.unwrap_or(extent.tokens);
     let certify = CertifyOptions {
         prompts,
@@ -72,7 +76,11 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
         Err(CertifyError::Cancelled) => return Ok(ExitCode::from(interrupted())),
         certificate => certificate?,
     };
-    writeln!(std::io::stdout(), "{certificate}").context(OUTPUT_FAILED)?;
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{certificate}").context(OUTPUT_FAILED)?;
+    if !arguments.full {
+        writeln!(output, "{MORE}").context(OUTPUT_FAILED)?;
+    }
     write_report(report, &certificate)?;
     Ok(if certificate.is_certified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -127,9 +135,14 @@ fn compare_servers(
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the configurations to check: the chosen one, or all that differ in how they draft and
-/// verify, with the chosen draft length and tree if there are such.
-fn configurations(arguments: &EngineArguments) -> Vec<Options> {
+/// The last line of a quick run.
+const MORE: &str = "--full covers more: every drafter and shape of drafts with each method, \
+                    longer answers to more prompts, and more samples";
+
+/// Returns the configurations to check: the chosen one, or every method once, with chains and
+/// a tree, with the drafter and with prompt lookup; in `full`, all that differ in how they draft
+/// and verify. They have the chosen draft length, tree and lookup if there are such.
+fn configurations(arguments: &EngineArguments, full: bool) -> Vec<Options> {
     let chosen = options(arguments);
     if chosen.method.is_some() {
         return vec![chosen];
@@ -145,13 +158,16 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
         DraftTokens::Auto => [2, 6].map(DraftTokens::Fixed),
         chosen => [chosen; 2],
     };
-    let trees = match &chosen.tree {
+    let mut trees = match &chosen.tree {
         Tree::None => vec![
             Tree::Top { width: 3, depth: Some(3), budget: None },
             Tree::Sampled { branching: vec![3, 2] },
         ],
         chosen => vec![chosen.clone()],
     };
+    if !full {
+        trees.truncate(1);
+    }
     let chain = &Tree::None;
     let mut all = Vec::new();
     let lookup = match chosen.lookup {
@@ -161,7 +177,7 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
     let has_drafter = chosen.draft_model.is_some() || chosen.drafter.is_some();
     if has_drafter {
         all.push(with(Method::Speculative, short, chain));
-        if long != short {
+        if full && long != short {
             all.push(with(Method::Speculative, long, chain));
         }
         all.extend(trees.iter().map(|tree| with(Method::Speculative, short, tree)));
@@ -170,10 +186,14 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
             with(Method::Dsi, short, chain),
             with(Method::Ssd, long, chain),
             with(Method::Auto, long, chain),
-            Options { lookup, ..with(Method::Speculative, short, chain) },
         ]);
+        if full || chosen.lookup != Lookup::None {
+            all.push(Options { lookup, ..with(Method::Speculative, short, chain) });
+        }
     }
-    for method in [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd] {
+    let with_lookup = [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd];
+    let count = if full || !has_drafter { with_lookup.len() } else { 1 };
+    for method in with_lookup.into_iter().take(count) {
         let drafter = Some(DrafterKind::PromptLookup);
         all.push(Options { draft_model: None, drafter, ..with(method, long, chain) });
     }
@@ -208,13 +228,14 @@ pub(crate) fn read_prompts(file: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// Texts of several kinds: what is easy to draft, and what is not. The first one repeats itself, so
-/// that what is looked up is often right: it is used most, and first without penalties.
+/// that what is looked up is often right: it is used most, and first without penalties. A quick run
+/// has only the first ones.
 const PROMPTS: [&str; 12] = [
     "Tom has a red ball. Tom has a red ball. Tom has a red ball. Tom has a red",
     "Once upon a time, there was a little fox who lived at the edge of a forest.",
     "def fibonacci(n):\n    \"\"\"Returns the n-th Fibonacci number.\"\"\"\n",
-    "Question: A farmer has 17 sheep and buys 25 more. How many sheep are there?\nAnswer:",
     "1, 2, 3, 4, 5, 6, 7,",
+    "Question: A farmer has 17 sheep and buys 25 more. How many sheep are there?\nAnswer:",
     "Dear Sir or Madam,\n\nI am writing to you because",
     "The capital of France is Paris. The capital of Italy is Rome. The capital of Spain is",
     "{\"name\": \"Ada\", \"age\": 36, \"languages\": [",

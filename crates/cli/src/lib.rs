@@ -7,9 +7,7 @@
 mod analyze;
 mod arguments;
 mod bench;
-#[cfg(feature = "laboratory")]
 mod bench_run;
-#[cfg(feature = "laboratory")]
 mod bench_serve;
 mod certify;
 mod chat;
@@ -30,7 +28,6 @@ mod make_pair;
 mod missing;
 mod models;
 mod note;
-#[cfg(feature = "laboratory")]
 mod plan;
 mod progress;
 mod quality;
@@ -98,13 +95,10 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
         Command::Man(arguments) => shell::man(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
-        #[cfg(feature = "laboratory")]
         Command::Bench(Bench::Run(arguments)) => bench_run::run(&arguments),
-        #[cfg(feature = "laboratory")]
         Command::Bench(Bench::Serve(arguments)) => bench_serve::run(&arguments),
         #[cfg(feature = "laboratory")]
         Command::MakePair(arguments) => make_pair::run(&arguments),
-        #[cfg(feature = "laboratory")]
         Command::Plan(arguments) => plan::run(*arguments),
         Command::Export(arguments) => export::run(&arguments),
         #[cfg(feature = "laboratory")]
@@ -116,13 +110,7 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
         #[cfg(feature = "train")]
         Command::Distill(arguments) => distill::run(&arguments),
         #[cfg(not(feature = "laboratory"))]
-        Command::Bench(Bench::Run(_)) => missing::command("bench run", "laboratory"),
-        #[cfg(not(feature = "laboratory"))]
-        Command::Bench(Bench::Serve(_)) => missing::command("bench serve", "laboratory"),
-        #[cfg(not(feature = "laboratory"))]
         Command::MakePair(_) => missing::command("make-pair", "laboratory"),
-        #[cfg(not(feature = "laboratory"))]
-        Command::Plan(_) => missing::command("plan", "laboratory"),
         #[cfg(not(feature = "laboratory"))]
         Command::Analyze(_) => missing::command("analyze", "laboratory"),
         #[cfg(not(feature = "laboratory"))]

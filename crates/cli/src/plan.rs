@@ -2,14 +2,14 @@
 
 use crate::arguments::{EngineArguments, PlanArguments};
 use crate::generate::{OUTPUT_FAILED, cannot_write, options, use_demonstration};
-use crate::interrupts::cancel_on_interrupt;
-use crate::progress::{self, Task, Unit};
+use crate::interrupts::{cancel_on_interrupt, interrupted};
+use crate::progress::{self, Task, about};
 use crate::{certify, note, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{Canceller, DraftTokens, Tree};
 use forerun_bench::planning::{
-    CheckOptions, Checked, Laboratory, MeasurementOptions, check_drafts, median_error,
-    median_noise, plan_file, settings,
+    CheckOptions, Checked, Laboratory, MeasurementOptions, MeasuringProgress, PlanningError,
+    check_drafts, median_error, median_noise, plan_file, plan_options, settings,
 };
 use forerun_bench::{Provenance, suite};
 use forerun_output::OutputFile;
@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The draft lengths of measured answers.
 const MEASURED: [usize; 4] = [1, 4, 8, 16];
@@ -71,15 +71,37 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let save = arguments.save_profile.as_deref();
     let save = save.map(|path| OutputFile::create(path).with_context(|| cannot_write(path)));
     let save = save.transpose()?;
-    let mut laboratory = laboratory(&arguments)?;
-    let mut task = Task::new("measuring", Unit::Pieces("settings"), laboratory.turns() as u64);
-    let mut begun = 0;
-    let profile = laboratory.measure(|setting| {
-        task.message(setting.to_string());
-        task.update(begun);
-        begun += 1;
-    })?;
+    let canceller = Canceller::new();
+    cancel_on_interrupt(&canceller)?;
+    let started = Instant::now();
+    let mut laboratory = laboratory(&arguments, canceller.clone())?;
+    let is_limited = arguments.seconds > 0 && !arguments.check;
+    if is_limited {
+        let seconds = arguments.seconds;
+        note(format_args!("this takes up to {seconds} seconds; {INTERRUPT}"));
+    }
+    let all = laboratory.settings();
+    let mut task = None;
+    let profile = laboratory.measure(|progress| show(&mut task, is_limited, progress));
     drop(task);
+    let was_interrupted = canceller.is_cancelled();
+    let profile = match profile {
+        Err(error @ PlanningError::Stopped) => {
+            note(error);
+            return Ok(ExitCode::from(interrupted()));
+        }
+        profile => profile?,
+    };
+    let left_out = laboratory.left_out();
+    if left_out > 0 {
+        let measured = all - left_out;
+        let seconds = started.elapsed().as_secs_f64() * all as f64 / measured.max(1) as f64;
+        note(format_args!(
+            "measured {measured} of {all} combinations of method, drafter and placement: \
+             --seconds {} is expected to be enough for all",
+            (seconds / 10.0).ceil() * 10.0
+        ));
+    }
     if let (Some(mut file), Some(path)) = (save, &arguments.save_profile) {
         let text = profile.to_toml(&origin());
         file.write_all(text.as_bytes())
@@ -88,9 +110,27 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         note(format_args!("wrote {}", path.display()));
     }
     let ranking = rank(&profile, &drafts)?;
-    let checked = arguments.check.then(|| laboratory.checked(&ranking));
+    let checked = (arguments.check && !was_interrupted).then(|| laboratory.checked(&ranking));
     finish(&arguments, &profile, &ranking, checked.as_deref())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(match was_interrupted {
+        true => ExitCode::from(interrupted()),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+const INTERRUPT: &str = "Ctrl-C ends it with the best so far";
+
+/// Shows how far measurements are. If nothing else limits their time, the first line says how long
+/// they are expected to take.
+fn show(task: &mut Option<Task>, is_limited: bool, progress: MeasuringProgress<'_>) {
+    let MeasuringProgress { setting, done, all, left: Some(left) } = progress else { return };
+    let task = task.get_or_insert_with(|| {
+        if !is_limited {
+            note(format_args!("this is expected to take {}; {INTERRUPT}", about(left)));
+        }
+        Task::estimated("measuring", "settings", all as u64)
+    });
+    task.update_estimated(done as u64, &setting.to_string(), left);
 }
 
 /// Reads a hardware profile.
@@ -158,7 +198,10 @@ fn all(lengths: &[usize], trees: &[usize]) -> Vec<PlannedDraft> {
     chains.chain(trees).chain(auto).collect()
 }
 
-fn laboratory(arguments: &PlanArguments) -> anyhow::Result<Laboratory<'static>> {
+fn laboratory(
+    arguments: &PlanArguments,
+    canceller: Canceller,
+) -> anyhow::Result<Laboratory<'static>> {
     let prompts = match &arguments.prompts {
         Some(file) => certify::read_prompts(file)?,
         None => {
@@ -166,14 +209,12 @@ fn laboratory(arguments: &PlanArguments) -> anyhow::Result<Laboratory<'static>> 
             prompts.into_iter().take(PROMPTS).map(|prompt| prompt.turns.join("\n")).collect()
         }
     };
-    let canceller = Canceller::new();
-    cancel_on_interrupt(&canceller)?;
     let provenance = Provenance::now(std::env::args());
     let measurement = MeasurementOptions {
         prompts,
         answer_tokens: arguments.max_tokens,
         drafts: measured(&arguments.engine),
-        time: Duration::from_secs(arguments.seconds),
+        time: (arguments.seconds > 0).then(|| Duration::from_secs(arguments.seconds)),
         check: arguments.check.then(|| CheckOptions {
             drafts: predicted(&arguments.engine),
             rounds: arguments.check_rounds,
@@ -226,11 +267,71 @@ fn finish(
         let report = Report { costs, hardware, ranking, check };
         writeln!(output, "{}", serde_json::to_string_pretty(&report)?).context(OUTPUT_FAILED)?;
     } else {
-        write!(output, "{}", page(profile, ranking, check.as_ref(), arguments.top))
-            .context(OUTPUT_FAILED)?;
+        let page = page(profile, ranking, check.as_ref(), arguments.top);
+        let verdict = verdict(profile, ranking, best);
+        write!(output, "{page}\n{verdict}").context(OUTPUT_FAILED)?;
     }
     note(format_args!("wrote {}: use it with --config", Path::display(&arguments.out)));
     Ok(())
+}
+
+/// The options of a plan that say how to draft.
+const OF_DRAFTING: [&str; 5] = ["method", "drafter", "draft-tokens", "tree", "placement"];
+
+/// Returns whether drafting pays, in a sentence, and the command with the best options.
+fn verdict(profile: &HardwareProfile, ranking: &[Prediction], best: &Prediction) -> String {
+    let plain = ranking.iter().find(|found| found.drafter.is_none());
+    let plain_speed = speed(plain.map_or(0.0, |plain| plain.tokens_per_second));
+    let options = plan_options(profile, best);
+    let sentence = if best.drafter.is_some() {
+        let drafting = options.iter().filter(|(name, _)| OF_DRAFTING.contains(name));
+        let (drafting, speedup) = (flags(drafting), best.speedup);
+        let times = if speedup < 1.1 { format!("{speedup:.2}") } else { format!("{speedup:.1}") };
+        format!(
+            "Yes: with `{}`, generation is {times} times as fast as plain decoding \
+             ({} against {plain_speed} tokens a second).",
+            drafting.trim_start(),
+            speed(best.tokens_per_second)
+        )
+    } else {
+        match ranking.iter().find(|found| found.drafter.is_some()) {
+            Some(next) => format!(
+                "No: plain decoding is fastest here ({plain_speed} tokens a second). Next is {}, \
+                 with {}: {}.",
+                name(next),
+                speed(next.tokens_per_second),
+                next.reason
+            ),
+            None => format!(
+                "No: plain decoding is fastest here ({plain_speed} tokens a second). Nothing was \
+                 drafted."
+            ),
+        }
+    };
+    let flags = flags(&options);
+    format!("{sentence}\n\n    forerun generate{flags} --prompt \"Once upon a time\"\n")
+}
+
+/// Returns a speed in whole tokens per second; a slow one has a decimal.
+fn speed(tokens_per_second: f64) -> String {
+    match tokens_per_second < 10.0 {
+        true => format!("{tokens_per_second:.1}"),
+        false => format!("{tokens_per_second:.0}"),
+    }
+}
+
+/// Returns options as a shell takes them, each with a space before it.
+fn flags<'a>(options: impl IntoIterator<Item = &'a (&'static str, Option<String>)>) -> String {
+    let is_plain = |text: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,=+@".contains(c);
+        !text.is_empty() && text.chars().all(is_plain)
+    };
+    let flag = |(name, value): &(&str, Option<String>)| match value {
+        Some(value) if is_plain(value) => format!(" --{name} {value}"),
+        Some(value) => format!(" --{name} '{}'", value.replace('\'', r"'\''")),
+        None => format!(" --{name}"),
+    };
+    options.into_iter().map(flag).collect()
 }
 
 /// Returns the measured speed of the first configuration, divided by the fastest one's.

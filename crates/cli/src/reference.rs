@@ -452,9 +452,7 @@ fn feature_of(name: &str) -> Option<&'static str> {
     let words: Vec<&str> = name.split(' ').skip(1).collect();
     match words.as_slice() {
         ["simulate", "plot"] => Some("plots"),
-        ["bench", "run" | "serve"] | ["make-pair" | "plan"] | ["analyze" | "simulate", ..] => {
-            Some("laboratory")
-        }
+        ["make-pair"] | ["analyze" | "simulate", ..] => Some("laboratory"),
         ["train" | "distill", ..] => Some("train"),
         _ => None,
     }

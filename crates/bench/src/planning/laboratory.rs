@@ -9,7 +9,7 @@ use forerun::{
 use forerun_sim::MeasuredPasses;
 use forerun_sim::planning::{HardwareProfile, MethodTiming, PlannedDraft, Source};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -20,9 +20,10 @@ pub struct MeasurementOptions {
     pub answer_tokens: usize,
     /// The drafts of the measured answers; the simulator predicts the others.
     pub drafts: Vec<PlannedDraft>,
-    /// The time for all measurements, with the records of drafters. Each answer is measured at
-    /// least once.
-    pub time: Duration,
+    /// The time for everything from [`Laboratory::new`] on. What does not fit is left out, but
+    /// plain decoding and one method are measured in any case. None: every setting is measured
+    /// once. With a check, which is always complete, it only says how long answers are.
+    pub time: Option<Duration>,
     /// The hardware, in words.
     pub hardware: String,
     /// What to run in addition, to compare it with predictions.
@@ -44,6 +45,11 @@ pub struct Laboratory<'a> {
     pub(super) settings: Vec<Setting>,
     pub(super) options: MeasurementOptions,
     pub(super) canceller: Canceller,
+    pub(super) started: Instant,
+    /// Whether plain decoding and one method are measured, so that the rest may be left out.
+    pub(super) has_result: bool,
+    /// The number of settings that were not measured.
+    pub(super) left_out: usize,
     /// The times of a token in nanoseconds, by prompt and round, of the answers of a check: by
     /// timing and draft.
     pub(super) checks: BTreeMap<(usize, PlannedDraft), Vec<Vec<f64>>>,
@@ -56,7 +62,8 @@ pub(super) struct Bench {
 }
 
 impl<'a> Laboratory<'a> {
-    /// Creates a laboratory for these settings. The first one must be plain decoding.
+    /// Creates a laboratory for these settings. The first one must be plain decoding. Its time
+    /// begins to run.
     #[must_use]
     pub fn new(
         settings: Vec<Setting>,
@@ -64,8 +71,28 @@ impl<'a> Laboratory<'a> {
         loader: Loader<'a>,
         canceller: Canceller,
     ) -> Self {
-        let checks = BTreeMap::new();
-        Self { loader: loader.sharing_weights(), settings, options, canceller, checks }
+        Self {
+            loader: loader.sharing_weights(),
+            settings,
+            options,
+            canceller,
+            started: Instant::now(),
+            has_result: false,
+            left_out: 0,
+            checks: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the time until measurements must end, if they must.
+    pub(super) fn time_left(&self) -> Option<Duration> {
+        let time = self.options.time.filter(|_| self.options.check.is_none())?;
+        Some(time.saturating_sub(self.started.elapsed()))
+    }
+
+    /// Returns whether measurements end now: they were cancelled, or their time is over.
+    pub(super) fn must_stop(&self) -> bool {
+        let is_over = self.has_result && self.time_left().is_some_and(|left| left.is_zero());
+        is_over || self.canceller.is_cancelled()
     }
 
     /// Returns a profile with the options of all settings, without costs.
@@ -85,7 +112,8 @@ impl<'a> Laboratory<'a> {
         }
     }
 
-    /// Returns the settings by engine, in their order.
+    /// Returns the settings by engine: plain decoding, speculative decoding on its automatic
+    /// placement, which is the fastest most often, and then the others in their order.
     pub(super) fn groups(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (index, setting) in self.settings.iter().enumerate() {
@@ -96,24 +124,32 @@ impl<'a> Laboratory<'a> {
                 None => groups.push(vec![index]),
             }
         }
+        groups.sort_by_key(|group| {
+            let first = &self.settings[group[0]];
+            let is_automatic = first.placement().is_none() && !first.is_tree();
+            let is_speculative = first.plan.method() == Method::Speculative && is_automatic;
+            (first.drafter().is_some(), !is_speculative)
+        });
         groups
     }
 
-    /// Opens the engine of a group.
+    /// Opens the engine of a group. Prompts that are too long are left out from now on.
     pub(super) fn open(&mut self, group: &[usize]) -> Result<Bench, PlanningError> {
         let setting = &self.settings[group[0]];
         let engine = Forerun::open_with(&setting.plan, &mut self.loader);
         let engine = engine.map_err(|cause| engine_error(setting, cause))?;
         let context = engine.config().max_position_embeddings;
         let tokens = self.options.answer_tokens;
-        let mut prompts = Vec::new();
-        for prompt in &self.options.prompts {
+        let (mut texts, mut prompts) = (Vec::new(), Vec::new());
+        for prompt in std::mem::take(&mut self.options.prompts) {
             let encoded =
-                engine.encode_prompt(prompt).map_err(|cause| engine_error(setting, cause))?;
+                engine.encode_prompt(&prompt).map_err(|cause| engine_error(setting, cause))?;
             if encoded.len() + tokens + LONGEST < context {
+                texts.push(prompt);
                 prompts.push(encoded);
             }
         }
+        self.options.prompts = texts;
         match prompts.is_empty() {
             true => Err(PlanningError::NoPrompts { context, tokens }),
             false => Ok(Bench { engine, prompts }),
@@ -121,7 +157,7 @@ impl<'a> Laboratory<'a> {
     }
 
     /// Generates a greedy answer with the method of a setting and these drafts. The engine chooses
-    /// automatic sizes.
+    /// automatic sizes. An answer that does not end in time is an error.
     pub(super) fn answer(
         &self,
         engine: &Forerun,
@@ -143,18 +179,21 @@ impl<'a> Laboratory<'a> {
             ..Request::default()
         };
         let method: Method = setting.plan.method();
-        let answer = || -> Result<Answer, ForerunError> {
+        let answer = || -> Result<Option<Answer>, ForerunError> {
             for event in engine.stream_tokens(prompt.to_vec(), &request, method, &self.canceller)? {
-                // An interrupted answer says nothing.
-                if let AnswerEvent::Finished(answer) = event?
-                    && answer.finish != Finish::Stopped
-                {
-                    return Ok(*answer);
+                match event? {
+                    // An interrupted answer says nothing.
+                    AnswerEvent::Finished(answer) if answer.finish != Finish::Stopped => {
+                        return Ok(Some(*answer));
+                    }
+                    _ if self.must_stop() => break,
+                    _ => {}
                 }
             }
-            Err(ForerunError::Cancelled)
+            Ok(None)
         };
-        answer().map_err(|cause| engine_error(setting, cause))
+        let answer = answer().map_err(|cause| engine_error(setting, cause))?;
+        answer.ok_or(PlanningError::Stopped)
     }
 
     /// Returns the timing of a setting without times.

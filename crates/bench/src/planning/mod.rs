@@ -12,7 +12,8 @@ mod setting;
 
 pub use check::{Checked, median_error, median_noise};
 pub use laboratory::{CheckOptions, Laboratory, MeasurementOptions};
-pub use options::plan_file;
+pub use measuring::MeasuringProgress;
+pub use options::{plan_file, plan_options};
 pub use setting::{Setting, check_drafts, settings};
 
 use forerun::{AdditionalDrafter, DrafterKind, ForerunError, Lookup, Method, PlanError, Tree};
@@ -91,6 +92,9 @@ pub enum PlanningError {
         /// The tokens of an answer.
         tokens: usize,
     },
+    /// The measurements were cancelled too early.
+    #[error("interrupted before plain decoding and a method were measured")]
+    Stopped,
     /// A simulation failed.
     #[error(transparent)]
     Simulation(#[from] SimError),

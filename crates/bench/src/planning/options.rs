@@ -8,11 +8,28 @@ use std::fmt::Write;
 #[must_use]
 pub fn plan_file(profile: &HardwareProfile, prediction: &Prediction, comment: &str) -> String {
     let mut text: String = comment.lines().map(|line| format!("# {line}\n")).collect();
-    let mut option = |name: &str, value: &str| {
-        let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+    for (name, value) in plan_options(profile, prediction) {
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{name} = \"{value}\"");
-    };
+        let _ = match value {
+            Some(value) => {
+                let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+                writeln!(text, "{name} = \"{value}\"")
+            }
+            None => writeln!(text, "{name} = true"),
+        };
+    }
+    text
+}
+
+/// Returns the options of a prediction, as the command names them without dashes, and their values;
+/// a switch has none.
+#[must_use]
+pub fn plan_options(
+    profile: &HardwareProfile,
+    prediction: &Prediction,
+) -> Vec<(&'static str, Option<String>)> {
+    let mut options = Vec::new();
+    let mut option = |name, value: &str| options.push((name, Some(value.to_owned())));
     if !profile.model.is_empty() {
         option("model", &profile.model);
     }
@@ -41,7 +58,7 @@ pub fn plan_file(profile: &HardwareProfile, prediction: &Prediction, comment: &s
         option("threads", &threads.to_string());
     }
     if profile.pin {
-        text += "pin = true\n";
+        options.push(("pin", None));
     }
-    text
+    options
 }

@@ -26,6 +26,8 @@ pub(super) struct Recorder<'a> {
     pub(super) setting: &'a Setting,
     /// Whether to record the ranks of the target's tokens.
     pub(super) with_ranks: bool,
+    /// Returns whether to stop early, which is an error.
+    pub(super) must_stop: &'a dyn Fn() -> bool,
 }
 
 /// An answer of the target, with the features that its drafter reads.
@@ -50,10 +52,7 @@ impl Recorder<'_> {
     /// Returns what the drafter proposes after every prefix of the target's answers. Its drafts are
     /// those that it would make in an answer: a drafter on features gets those that the target has
     /// there.
-    pub(super) fn record(
-        &self,
-        texts: &[(Vec<TokenId>, f64)],
-    ) -> Result<DrafterRecord, PlanningError> {
+    pub(super) fn record(&self, texts: &[Vec<TokenId>]) -> Result<DrafterRecord, PlanningError> {
         let plan = &self.setting.plan;
         let pattern = self.bench.engine.draft_pattern();
         let drafter = plan.drafter();
@@ -68,7 +67,7 @@ impl Recorder<'_> {
             ..DrafterRecord::default()
         };
         let mut cluster = self.bench.engine.cluster();
-        for (index, (prompt, (answer, _))) in self.bench.prompts.iter().zip(texts).enumerate() {
+        for (index, (prompt, answer)) in self.bench.prompts.iter().zip(texts).enumerate() {
             let mut text = Text {
                 // The engine's own sequences count up from 0.
                 sequence: SequenceId(u64::MAX - index as u64),
@@ -262,6 +261,9 @@ impl Recorder<'_> {
         role: Role,
         job: Job,
     ) -> Result<JobOutput, PlanningError> {
+        if (self.must_stop)() {
+            return Err(PlanningError::Stopped);
+        }
         cluster.submit(role, job).map_err(|error| self.failed(error.to_string()))?;
         let completion =
             cluster.next_completion().map_err(|error| self.failed(error.to_string()))?;

@@ -29,7 +29,7 @@ pub(crate) struct RunBenchArguments {
         long,
         value_name = "TYPES",
         value_delimiter = ',',
-        value_parser = values::laboratory::weight_types(),
+        value_parser = values::weight_types(),
         help_heading = headings::MODEL
     )]
     pub(crate) dtype: Vec<WeightTypes>,
@@ -138,7 +138,7 @@ pub(crate) struct RunBenchArguments {
     #[arg(
         long,
         value_name = "NAME",
-        value_parser = values::laboratory::preset(),
+        value_parser = values::preset(),
         help_heading = headings::CONFIGURATIONS
     )]
     pub(crate) preset: Option<Preset>,
@@ -177,7 +177,7 @@ pub(crate) struct RunBenchArguments {
         long,
         value_name = "STYLE",
         default_value = "auto",
-        value_parser = values::laboratory::prompt_style(),
+        value_parser = values::prompt_style(),
         help_heading = headings::PROMPTS
     )]
     pub(crate) prompts_as: PromptStyle,

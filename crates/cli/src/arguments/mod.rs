@@ -2,9 +2,7 @@
 
 #[cfg(feature = "laboratory")]
 mod analyze;
-#[cfg(feature = "laboratory")]
 mod bench_run;
-#[cfg(feature = "laboratory")]
 mod bench_serve;
 mod engine;
 mod export;
@@ -12,7 +10,6 @@ mod export;
 mod make_pair;
 mod model;
 mod models;
-#[cfg(feature = "laboratory")]
 mod plan;
 mod run;
 #[cfg(feature = "server")]
@@ -32,9 +29,7 @@ use values::{ChosenTypes, token_bias};
 
 #[cfg(feature = "laboratory")]
 pub(crate) use analyze::{Analyze, LayersArguments};
-#[cfg(feature = "laboratory")]
 pub(crate) use bench_run::RunBenchArguments;
-#[cfg(feature = "laboratory")]
 pub(crate) use bench_serve::ServeBenchArguments;
 pub use engine::EngineArguments;
 pub(crate) use export::ExportArguments;
@@ -44,7 +39,6 @@ pub(crate) use model::{BY_POSITION, MODEL, ModelArguments};
 pub(crate) use models::{
     ListModelsArguments, Models, PullModelsArguments, RemoveModelsArguments, ShowModelArguments,
 };
-#[cfg(feature = "laboratory")]
 pub(crate) use plan::PlanArguments;
 pub(crate) use run::RunArguments;
 #[cfg(feature = "server")]
@@ -77,10 +71,8 @@ pub(crate) mod headings {
     pub(crate) const CHAT: &str = "Chat";
     pub(crate) const SAMPLING: &str = "Sampling";
     pub(crate) const DEVICES: &str = "Devices";
-    #[cfg(feature = "laboratory")]
     pub(crate) const CONFIGURATIONS: &str = "Configurations";
     pub(crate) const PROMPTS: &str = "Prompts";
-    #[cfg(feature = "laboratory")]
     pub(crate) const MEASUREMENT: &str = "Measurement";
     pub(crate) const OUTPUT: &str = "Output";
     #[cfg(feature = "server")]
@@ -182,8 +174,9 @@ pub(crate) enum Command {
     ///
     /// Compares greedy and seeded answers token by token and log-probabilities bit by bit, and
     /// tests sampled tokens against the distributions of the target and of built-in models. Without
-    /// `--method`, checks all methods, drafters and shapes that can run here. The exit status is 1
-    /// if a text differs, a drafter fails, or a configuration drafts or accepts too few tokens.
+    /// `--method`, checks every method that can run here, and with `--full` each with all drafters
+    /// and shapes. The exit status is 1 if a text differs, a drafter fails, or a configuration
+    /// drafts or accepts too few tokens.
     ///
     /// Example: `forerun certify --model TARGET --draft-model DRAFTER --report certificate.json`
     #[command(allow_negative_numbers = true)]
@@ -191,17 +184,12 @@ pub(crate) enum Command {
     /// Find the fastest method, drafter, draft length, tree and placement for your models and
     /// devices.
     ///
-    /// Measures short answers for some seconds, predicts every other configuration by simulation,
-    /// prints the ranking with reasons, and writes the best options to a file that every command
-    /// takes: `--config forerun-plan.toml`.
+    /// Measures short answers for up to a minute, predicts every other configuration by simulation,
+    /// prints the ranking with reasons and whether drafting pays, and writes the best options to a
+    /// file that every command takes: `--config forerun-plan.toml`.
     ///
     /// Example: `forerun plan --model TARGET --draft-model DRAFTER`
-    #[cfg(feature = "laboratory")]
     Plan(Box<PlanArguments>),
-    /// Find the fastest method for your models and devices (needs the feature `laboratory`).
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Plan(Missing),
     /// Show the available cores and the default placements.
     ///
     /// With `--model`, measure memory bandwidth and the time of the model's forward pass by its
@@ -312,15 +300,16 @@ pub(crate) struct DoctorArguments {
 #[derive(Args, Debug)]
 pub(crate) struct CertifyArguments {
     /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt`
-    /// or `text` [default: twelve texts of several kinds]
+    /// or `text` [default: four texts of several kinds; with `--full` or `--endpoint`, twelve]
     #[arg(long, value_name = "FILE", help_heading = headings::PROMPTS)]
     pub(crate) prompts: Option<PathBuf>,
 
-    /// Compare more and longer answers, which takes minutes.
+    /// Check all drafters and shapes of drafts with each method, with more and longer answers, which
+    /// takes minutes.
     #[arg(long)]
     pub(crate) full: bool,
 
-    /// Number of tokens to compare greedily and with seeds [default: 300; with `--full`, 1000].
+    /// Number of tokens to compare greedily and with seeds [default: 200; with `--full`, 1000].
     #[arg(long, value_name = "N", value_parser = values::count(1..=100_000_000))]
     pub(crate) tokens: Option<usize>,
 
@@ -330,11 +319,11 @@ pub(crate) struct CertifyArguments {
     pub(crate) sampled_tokens: Option<usize>,
 
     /// Number of answers of built-in models with known distributions to count for each
-    /// configuration and rule of verification; 0 for none [default: 2000; with `--full`, 40000].
+    /// configuration and rule of verification; 0 for none [default: 800; with `--full`, 40000].
     #[arg(long, value_name = "N", value_parser = values::count(0..=1_000_000_000))]
     pub(crate) known_answers: Option<usize>,
 
-    /// Maximum number of tokens of an answer [default: 32; with `--full` or `--endpoint`, 100].
+    /// Maximum number of tokens of an answer [default: 50; with `--full` or `--endpoint`, 100].
     #[arg(short = 'n', long, value_name = "N", value_parser = values::count(1..=100_000))]
     pub(crate) max_tokens: Option<usize>,
 
@@ -462,22 +451,12 @@ pub(crate) enum Bench {
     /// goes. The answers of all configurations are compared with those of autoregressive decoding.
     ///
     /// Example: `forerun bench run --model TARGET --draft-model DRAFTER --draft-tokens 2,4,auto`
-    #[cfg(feature = "laboratory")]
     Run(Box<RunBenchArguments>),
-    /// Compare methods, drafters and placements on prompts (needs the feature `laboratory`).
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Run(Missing),
     /// Measure servers with OpenAI's API under load: tokens per second and latencies, by number of
     /// clients.
     ///
     /// Example: `forerun bench serve --server http://127.0.0.1:8080 --clients 1,4,16`
-    #[cfg(feature = "laboratory")]
     Serve(Box<ServeBenchArguments>),
-    /// Measure servers with OpenAI's API under load (needs the feature `laboratory`).
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Serve(Missing),
     /// Measure what smaller weight types cost in quality.
     ///
     /// Reports a model's loss on a text in each type, and how far its distributions are from those

@@ -68,9 +68,7 @@ mod tests {
             ("serve", ""),
             ("demo", ""),
             ("certify", ""),
-            #[cfg(feature = "laboratory")]
             ("plan", ""),
-            #[cfg(feature = "laboratory")]
             ("bench run", ""),
             ("bench quality", "--text t"),
             ("devices", "--gpu 0"),

@@ -12,7 +12,7 @@ pub(crate) enum Models {
     /// The last column says when a model was last read, as far as the file system records it.
     #[command(visible_alias = "ls")]
     List(ListModelsArguments),
-    /// Show what a model is, and whether it runs here.
+    /// Show what a model is, whether it runs here, and published draft models for it.
     ///
     /// A hub model must be in the cache: `forerun models pull` downloads it.
     Show(ShowModelArguments),

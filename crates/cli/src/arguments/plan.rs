@@ -46,11 +46,15 @@ pub(crate) struct PlanArguments {
     )]
     pub(crate) hardware: Option<PathBuf>,
 
-    /// Time of the measurements in seconds. Every method is measured at least once.
+    /// Time for everything, in seconds: what does not fit is left out; 0 measures every method
+    /// once, however long it takes.
+    ///
+    /// Plain decoding and one method are measured in any case. With `--check`, all is measured, and
+    /// the time only says how long answers are.
     #[arg(
         long,
         value_name = "SECONDS",
-        default_value_t = 20,
+        default_value_t = 60,
         value_parser = clap::value_parser!(u64).range(0..=86_400),
         help_heading = headings::MEASUREMENT
     )]

@@ -241,7 +241,7 @@ pub(crate) struct CalibrateArguments {
     #[arg(
         long,
         value_name = "TYPE",
-        value_parser = values::laboratory::weight_types(),
+        value_parser = values::weight_types(),
         help_heading = headings::MODEL
     )]
     pub(crate) dtype: Option<WeightTypes>,

@@ -9,6 +9,7 @@ use forerun::{
     CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Lookup, Method, ModelSource, TokenId,
     UnknownCacheType, VerificationChoice, WeightType, WeightTypes,
 };
+use forerun_bench::{Preset, PromptStyle};
 use std::ffi::OsStr;
 use std::ops::RangeBounds;
 use std::path::Path;
@@ -90,6 +91,22 @@ const MIXES: [Name; 9] = [
     ("q5_k_m", "mix: q5_k and q6_k"),
 ];
 
+const PROMPT_STYLES: [Name; 3] = [
+    ("auto", "As chat if the checkpoint ships a chat template, otherwise as text"),
+    ("text", "As text to continue"),
+    ("chat", "As chat messages"),
+];
+
+const PRESETS: [Name; 3] = [
+    (
+        "easyspec-ladder",
+        "EasySpec's table 2: plain decoding on one core and on all cores, speculation, trees, and \
+         layer-parallel drafting, at temperatures 0 and 0.8",
+    ),
+    ("easyspec-sweep", "EasySpec's figure 4: layers at a time × tree width × calibration"),
+    ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
+];
+
 /// A parser of values with fixed names. The help lists the names with their descriptions; errors
 /// are those of the type's own parser.
 #[derive(Clone)]
@@ -147,6 +164,14 @@ pub(crate) fn calibration_policy() -> NamedValue<CalibrationPolicy> {
     NamedValue { parse, names: CALIBRATION_POLICIES.to_vec() }
 }
 
+pub(crate) fn prompt_style() -> NamedValue<PromptStyle> {
+    NamedValue { parse, names: PROMPT_STYLES.to_vec() }
+}
+
+pub(crate) fn preset() -> NamedValue<Preset> {
+    NamedValue { parse, names: PRESETS.to_vec() }
+}
+
 /// The types of matrices in a GGUF file.
 pub(crate) fn gguf_types() -> NamedValue<WeightTypes> {
     let int8 = ("q8_0", "8-bit integers in blocks of 32; the same numbers as `--dtype int8`");
@@ -175,6 +200,11 @@ pub(crate) fn weight_types_or_auto() -> NamedValue<ChosenTypes> {
         _ => parse(text).map(Some),
     };
     NamedValue { parse, names: [&[AUTO_TYPE], &WEIGHT_TYPES[..], &MIXES].concat() }
+}
+
+pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
+    let names = [&WEIGHT_TYPES[..], &MIXES].concat();
+    NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
 /// One choice of weight types, or `all` of them.
@@ -335,8 +365,9 @@ mod tests {
         assert_all_names_are_described(&gguf_types());
         assert_all_names_are_described(&weight_types_or_auto());
         assert_all_names_are_described(&weight_type());
-        #[cfg(feature = "laboratory")]
-        assert_all_names_are_described(&laboratory::weight_types());
+        assert_all_names_are_described(&weight_types());
+        assert_all_names_are_described(&prompt_style());
+        assert_all_names_are_described(&preset());
         assert_all_names_are_described(&cache_type_or_auto());
     }
 }

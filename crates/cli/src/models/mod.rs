@@ -1,6 +1,7 @@
 //! `forerun models`: lists, shows, downloads and removes models.
 
 mod cache;
+mod draft_models;
 mod show;
 
 use crate::arguments::Models;

@@ -1,5 +1,6 @@
-//! `forerun models show`: what a model is, and whether it runs here.
+//! `forerun models show`: what a model is, whether it runs here, and which drafters it may have.
 
+use super::draft_models::{GUIDE, known_target};
 use crate::arguments::ShowModelArguments;
 use crate::flags::with_flags;
 use crate::note::printable;
@@ -29,7 +30,7 @@ pub(super) fn run(arguments: &ShowModelArguments) -> anyhow::Result<ExitCode> {
         fields.add("path", path.display().to_string());
     }
     let complete = drafter.is_none_or(SpeculatorKind::is_model);
-    let mut template = None;
+    let (mut template, mut suggestions) = (None, None);
     if let (Some(kind), false) = (drafter, complete) {
         fields.add("family", declared_family(path.as_deref()).unwrap_or_else(|| "unknown".into()));
         fields.add("kind", kind.to_string());
@@ -43,6 +44,18 @@ pub(super) fn run(arguments: &ShowModelArguments) -> anyhow::Result<ExitCode> {
                     fields.add("kind", kind.to_string());
                 }
                 fields.verdict(summary.check_memory());
+                // The demonstration pair has its own drafter.
+                if path.is_some() {
+                    let name = arguments.name.to_string();
+                    let target = known_target(&name, &summary.config)?;
+                    let drafters = target.as_ref().map_or(&[][..], |target| &target.drafters);
+                    fields.json_only("draft models", serde_json::to_value(drafters)?);
+                    suggestions = match target {
+                        Some(target) => Some(target.text(&name)),
+                        None if drafter.is_some() => None,
+                        None => Some(format!("No draft model for it is known; see {GUIDE}\n")),
+                    };
+                }
                 template = summary.chat_template.ok().flatten();
             }
             Err(error) => {
@@ -62,6 +75,9 @@ pub(super) fn run(arguments: &ShowModelArguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     write!(out, "{}", fields.text())?;
+    if let Some(suggestions) = suggestions {
+        write!(out, "\n{}", printable(&suggestions))?;
+    }
     if arguments.template {
         let template = template.as_deref().unwrap_or("(no chat template)");
         writeln!(out, "\n{}", printable(template))?;
@@ -138,6 +154,11 @@ impl Fields {
         self.0.push(Field { name, text, value: Some(number.into()) });
     }
 
+    /// Adds a value that the text does not have.
+    fn json_only(&mut self, name: &'static str, value: Value) {
+        self.0.push(Field { name, text: String::new(), value: Some(value) });
+    }
+
     /// Adds whether the model runs here, and if not, why.
     fn verdict(&mut self, result: Result<(), ForerunError>) {
         let (text, reason) = match result {
@@ -149,12 +170,12 @@ impl Fields {
         };
         self.0.push(Field { name: "runs here", text, value: Some(reason.is_null().into()) });
         if !reason.is_null() {
-            self.0.push(Field { name: "reason", text: String::new(), value: Some(reason) });
+            self.json_only("reason", reason);
         }
     }
 
     fn text(&self) -> String {
-        // Other forms of a value are empty as text.
+        // What only JSON has is empty as text.
         let shown = self.0.iter().filter(|field| !field.text.is_empty());
         shown.map(|Field { name, text, .. }| format!("{name:<20}{}\n", printable(text))).collect()
     }

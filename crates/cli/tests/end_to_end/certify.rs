@@ -14,7 +14,7 @@ use std::fs;
 fn all_configurations_of_a_pair_are_checked() {
     let models = Models::pair();
     let report = models.folder().join("certificate.json");
-    let run = Run::forerun().with(&["certify", "--tokens", "200", "-n", "20"]);
+    let run = Run::forerun().with(&["certify", "--full", "--tokens", "200", "-n", "20"]);
     let run = run.with(&["--known-answers", "400"]);
     let run = run.with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).with_path("--report", &report);
@@ -62,6 +62,37 @@ fn all_configurations_of_a_pair_are_checked() {
         assert_eq!(groups.len(), 2, "with a seed and without one: {outcome}");
         assert!(groups.iter().all(|group| group["drafted"].as_u64() > Some(0)), "{outcome}");
     }
+}
+
+/// A quick run has every method once, and says what it covered.
+#[test]
+fn a_quick_run_says_what_it_covers() {
+    let models = Models::pair();
+    let certify = |options: &[&str]| {
+        let report = models.folder().join("quick.json");
+        let run = Run::forerun().with(&["certify", "--tokens", "40", "--known-answers", "2"]);
+        let run = run.with(options).with_path("--model", &models.target());
+        let finished = run.with_path("--report", &report).finish();
+        let certificate = fs::read_to_string(report).unwrap();
+        (finished.output(), serde_json::from_str::<Value>(&certificate).unwrap())
+    };
+    let drafter = models.drafter();
+    let with_drafter = ["--draft-model", drafter.to_str().unwrap(), "-n", "20"];
+    let (output, certificate) = certify(&with_drafter);
+    // Plain decoding, six with the drafter, and prompt lookup.
+    assert_eq!(certificate["checks"].as_array().unwrap().len(), 8, "{certificate}");
+    let prompts = certificate["prompts"].as_u64().unwrap();
+    assert!((2..=4).contains(&prompts), "40 tokens in answers of 20: {certificate}");
+    let covered = format!("with {prompts} prompts and answers of up to 20 tokens");
+    assert!(output.contains(&covered) && output.contains("--full covers more"), "{output}");
+    let count = |name: &str| certificate[name].as_u64();
+    let scope = ["tokens", "sampled_tokens", "answer_tokens", "known_answers"];
+    assert_eq!(scope.map(count), [40, 40, 20, 2].map(Some), "{certificate}");
+    // What is asked for is part of it.
+    let (output, _) = certify(&[&with_drafter[..], &["--lookup", "suffix"]].concat());
+    assert!(output.contains("model + suffix"), "{output}");
+    let (_, certificate) = certify(&["-n", "20"]);
+    assert_eq!(certificate["checks"].as_array().unwrap().len(), 5, "{certificate}");
 }
 
 #[test]

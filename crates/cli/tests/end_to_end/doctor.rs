@@ -28,16 +28,6 @@ fn doctor_checks_the_machine_and_succeeds() {
     assert!(text.contains("bandwidth") && text.contains("GB/s"), "{text}");
 }
 
-/// Without a desktop, errors are those of forerun alone.
-#[cfg(all(feature = "gpu", target_os = "linux"))]
-#[test]
-fn drivers_of_gpus_print_no_errors_about_the_desktop() {
-    let run = Run::forerun().with(&["doctor", "--offline", "--no-measure"]);
-    let run = run.without_variables(&["XDG_RUNTIME_DIR", "MESA_VK_DEVICE_SELECT", "DRI_PRIME"]);
-    let errors = run.succeed().errors;
-    assert!(!errors.contains("XDG_RUNTIME_DIR"), "{errors}");
-}
-
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_slower_instruction_set_than_possible_gets_advice() {

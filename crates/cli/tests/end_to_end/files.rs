@@ -221,7 +221,6 @@ fn two_sweeps_of_one_table_do_not_mix() {
     assert!(!folder.path().join(".table.csv.lock").exists());
 }
 
-#[cfg(feature = "laboratory")]
 #[test]
 fn two_comparisons_in_one_folder_do_not_mix() {
     let models = Models::pair();

@@ -4,9 +4,7 @@
 //! All tests are in one binary, which is linked only once; each module covers one topic. [`common`]
 //! contains shared helpers.
 
-#[cfg(feature = "laboratory")]
 mod bench_run;
-#[cfg(feature = "laboratory")]
 mod browser;
 mod common;
 
@@ -38,11 +36,10 @@ mod missing;
 #[cfg(feature = "hub")]
 mod models;
 mod output;
-#[cfg(all(feature = "laboratory", unix))]
+#[cfg(unix)]
 mod peers;
 #[cfg(unix)]
 mod pipes;
-#[cfg(feature = "laboratory")]
 mod plan;
 mod prompts;
 mod quality;

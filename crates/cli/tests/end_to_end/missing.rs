@@ -5,9 +5,8 @@
 use crate::common::Run;
 
 /// The commands that need a feature, whether this build has it, and the feature.
-const COMMANDS: [(&[&str], &str, bool); 8] = [
+const COMMANDS: [(&[&str], &str, bool); 7] = [
     (&["serve"], "server", cfg!(feature = "server")),
-    (&["bench", "run"], "laboratory", cfg!(feature = "laboratory")),
     (&["make-pair"], "laboratory", cfg!(feature = "laboratory")),
     (&["analyze"], "laboratory", cfg!(feature = "laboratory")),
     (&["simulate"], "laboratory", cfg!(feature = "laboratory")),

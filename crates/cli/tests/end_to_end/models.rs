@@ -75,10 +75,14 @@ fn show_describes_local_models_and_the_demonstration_pair() {
     assert_eq!(object["family"], "llama");
     assert_eq!(object["runs_here"], true);
     assert_eq!(object["size"], object["parameters"].as_u64().unwrap() * 4);
+    assert_eq!(object["draft_models"], serde_json::json!([]));
+    let text = show(&[]).succeed().output();
+    assert!(text.contains("No draft model for it is known; see https://"), "{text}");
     let memory = |options: &[&str]| show(options).succeed().json()["memory"].as_u64().unwrap();
     assert!(memory(&["--json", "--dtype", "bf16"]) < memory(&["--json"]));
     let demo = Run::forerun().with(&["models", "show", "demo", "--template"]).succeed().output();
     assert!(demo.contains("chat template       its own") && demo.contains("{%"), "{demo}");
+    assert!(!demo.contains("draft model"), "it has its own: {demo}");
 }
 
 #[test]

@@ -75,9 +75,14 @@ fn estimated_hardware_is_labelled() {
     let file = folder.path().join("a100.toml");
     fs::copy(shipped, &file).unwrap();
     let output = hardware(&file).succeed().output();
-    for words in
-        ["estimated costs of eight A100", "The costs are estimated", "speculative, model, "]
-    {
+    for words in [
+        "estimated costs of eight A100",
+        "The costs are estimated",
+        "speculative, model, ",
+        "\nYes: with `--method ",
+        " times as fast as plain decoding (",
+        "\n    forerun generate --method ",
+    ] {
         assert!(output.contains(words), "{words}: {output}");
     }
     let text = fs::read_to_string(file.with_extension("plan")).unwrap();
@@ -86,6 +91,46 @@ fn estimated_hardware_is_labelled() {
     hardware(&file).finish().assert_refused("an incomplete profile", &["a100.toml", "hardware"]);
     let drafter = Run::forerun().with(&["plan", "--drafter", "lookahead"]);
     drafter.finish().assert_refused("a drafter", &["lookahead", "cannot be planned"]);
+}
+
+/// A drafter that is never right does not pay, and the reason says so.
+#[test]
+fn a_plan_says_that_drafting_does_not_pay() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("slow.toml");
+    let text = "source = \"measured\"\nhardware = \"a machine\"\nmodel = \"my model\"\n\
+                answer-tokens = 32\n[[drafter]]\nname = \"model\"\nacceptance = 0.0\n\
+                [[timing]]\nmethod = \"autoregressive\"\nlink-ms = 0\n\
+                target = { model = \"t\", layers = 2, first-ms = 1, rows-ms = [[1, 40.0]] }\n\
+                [[timing]]\nmethod = \"speculative\"\ndrafter = \"model\"\nlink-ms = 0\n\
+                target = { model = \"t\", layers = 2, first-ms = 1, rows-ms = [[1, 40.0]] }\n\
+                draft = { model = \"d\", layers = 1, first-ms = 1, rows-ms = [[1, 10.0]] }\n";
+    fs::write(&file, text).unwrap();
+    let output = hardware(&file).with(&["--draft-tokens", "2"]).succeed().output();
+    assert!(
+        output.contains("\nNo: plain decoding is fastest here (25 tokens a second)"),
+        "{output}"
+    );
+    assert!(output.contains("Next is speculative, model, 2 draft tokens, with "), "{output}");
+    let command = "forerun generate --model 'my model' --method autoregressive --prompt";
+    assert!(output.contains(command), "{output}");
+}
+
+/// The first answer is much longer than the test.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupted_plan_without_a_result_says_so() {
+    let models = Models::with_context(1 << 20);
+    let run = Run::forerun().with(&["plan", "--seconds", "86400", "-n", "100000"]);
+    let run =
+        run.with_path("--model", &models.target()).with_path("--draft-model", &models.drafter());
+    let mut running = run.with_path("--out", &models.folder().join("plan.toml")).start();
+    running.wait_for_interrupt_handler();
+    running.interrupt();
+    let finished = running.finish();
+    assert_eq!(finished.code, Some(130), "{}", finished.errors);
+    assert!(finished.errors.contains("this takes up to 86400 seconds"), "{}", finished.errors);
+    assert!(finished.errors.contains("interrupted before"), "{}", finished.errors);
 }
 
 #[test]

@@ -187,7 +187,6 @@ fn measurements_without_a_size_or_an_end_are_refused() {
     }
 }
 
-#[cfg(feature = "laboratory")]
 #[test]
 fn sweeps_with_too_many_combinations_are_refused() {
     let folder = tempfile::tempdir().unwrap();

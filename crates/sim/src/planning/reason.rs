@@ -113,8 +113,8 @@ impl fmt::Display for Reason {
             ),
             Self::DrafterTooSlow { tokens_per_pass, drafter_cost, break_even } => write!(
                 f,
-                "a draft token costs {drafter_cost:.2} of a plain token; at this acceptance \
-                 ({tokens_per_pass:.2} tokens a pass) it would have to cost {break_even:.2}"
+                "a draft token costs {drafter_cost:.2} of a plain token; for {tokens_per_pass:.2} \
+                 tokens a pass, it would have to cost {break_even:.2}"
             ),
             Self::VerificationTooSlow { tokens_per_pass, verification } => write!(
                 f,
@@ -123,8 +123,9 @@ impl fmt::Display for Reason {
             ),
             Self::TargetTooSlow { tokens_per_pass, round, one_row } => write!(
                 f,
-                "a pass takes {round:.2} times as long as a plain token and gives {tokens_per_pass:.2}; \
-                 one row alone takes {one_row:.2} on the target's cores"
+                "a pass takes {round:.2} times as long as a plain token and gives \
+                 {tokens_per_pass:.2}, counting passes that a rejection makes useless; one row \
+                 alone takes {one_row:.2} on the target's cores"
             ),
         }
     }

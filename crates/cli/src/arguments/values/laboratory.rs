@@ -1,30 +1,11 @@
 //! Parsers of values for the laboratory's commands.
 
-use super::{
-    BF16, F16, F32, MIXES, Name, NamedValue, WEIGHT_TYPES, count, not_one_of, parse, parse_types,
-};
+use super::{BF16, F16, F32, Name, NamedValue, count, not_one_of, parse};
 use clap::builder::TypedValueParser;
-use forerun::{Dtype, WeightTypes};
-use forerun_bench::{Preset, PromptStyle};
+use forerun::Dtype;
 use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::PaperTable;
 use std::num::NonZero;
-
-const PROMPT_STYLES: [Name; 3] = [
-    ("auto", "As chat if the checkpoint ships a chat template, otherwise as text"),
-    ("text", "As text to continue"),
-    ("chat", "As chat messages"),
-];
-
-const PRESETS: [Name; 3] = [
-    (
-        "easyspec-ladder",
-        "EasySpec's table 2: plain decoding on one core and on all cores, speculation, trees, and \
-         layer-parallel drafting, at temperatures 0 and 0.8",
-    ),
-    ("easyspec-sweep", "EasySpec's figure 4: layers at a time × tree width × calibration"),
-    ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
-];
 
 const SIMULATED_METHODS: [Name; 9] = [
     ("autoregressive", "One forward pass of the target per token, no drafts"),
@@ -45,11 +26,6 @@ const SIMULATED_METHODS: [Name; 9] = [
 /// A number of things: at least one, and at most `most`.
 pub(crate) fn nonzero_count(most: u64) -> impl TypedValueParser<Value = NonZero<usize>> {
     count(1..=most).try_map(|count| NonZero::new(count).ok_or("it must be at least 1"))
-}
-
-pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
-    let names = [&WEIGHT_TYPES[..], &MIXES].concat();
-    NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
 const PAPER_TABLES: [Name; 22] = [
@@ -82,14 +58,6 @@ const PAPER_TABLES: [Name; 22] = [
 
 const STORED_TYPES: [Name; 3] = [F32, BF16, F16];
 
-pub(crate) fn prompt_style() -> NamedValue<PromptStyle> {
-    NamedValue { parse, names: PROMPT_STYLES.to_vec() }
-}
-
-pub(crate) fn preset() -> NamedValue<Preset> {
-    NamedValue { parse, names: PRESETS.to_vec() }
-}
-
 pub(crate) fn simulated_method() -> NamedValue<SimulatedMethod> {
     NamedValue { parse, names: SIMULATED_METHODS.to_vec() }
 }
@@ -120,8 +88,6 @@ mod tests {
 
     #[test]
     fn help_describes_every_name_of_a_value() {
-        assert_all_names_are_described(&prompt_style());
-        assert_all_names_are_described(&preset());
         assert_all_names_are_described(&simulated_method());
         assert_all_names_are_described(&stored_type());
         assert_all_names_are_described(&paper_table());

@@ -319,7 +319,7 @@ impl Running {
     }
 
     /// Waits until something is true while the process runs.
-    #[cfg(all(feature = "laboratory", target_os = "linux"))]
+    #[cfg(target_os = "linux")]
     pub(crate) fn wait_until(&mut self, is_true: impl Fn() -> bool) {
         let since = Instant::now();
         while !is_true() {
