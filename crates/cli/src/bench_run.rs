@@ -1,7 +1,7 @@
 //! `forerun bench run`: compares methods, drafters and placements on prompts.
 
 use crate::arguments::RunBenchArguments;
-use crate::generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET, NO_MODEL};
+use crate::generate::{DEMONSTRATION_DRAFTER, NO_MODEL_SO_PADDED, PADDED_TARGET};
 use crate::plan::read_profile;
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
@@ -259,17 +259,17 @@ fn models(arguments: &RunBenchArguments, file: &SweepFile) -> anyhow::Result<Mod
     if let (None, Some(_)) = (&target, all.next()) {
         anyhow::bail!("a draft model was given without a target: add --model");
     }
-    let is_unnamed = target.is_none();
     match target {
         Some(target) if drafter.is_some() || !matches!(target, ModelSource::Embedded(_)) => {
             Ok(Models { target, drafter, embedded: false })
         }
         _ => {
-            if is_unnamed {
-                note(NO_MODEL);
+            if target.is_none() {
+                note(NO_MODEL_SO_PADDED);
             }
             let drafter = Some(DEMONSTRATION_DRAFTER.into());
-            Ok(Models { target: DEMONSTRATION_TARGET.into(), drafter, embedded: true })
+            let target = target.unwrap_or_else(|| PADDED_TARGET.into());
+            Ok(Models { target, drafter, embedded: true })
         }
     }
 }
@@ -330,7 +330,9 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
 /// Returns the name of a model in reports.
 fn display_name(models: &Models, model: &ModelSource) -> String {
     if models.embedded {
-        return "the demonstration pair".into();
+        let is_padded = models.target == PADDED_TARGET.into();
+        let padded = if is_padded { ", its target padded to 108M parameters" } else { "" };
+        return format!("the demonstration pair{padded}");
     }
     let label = model.path().and_then(synthetic_pair_label);
     let label = label.map_or(String::new(), |label| format!(" ({label})"));

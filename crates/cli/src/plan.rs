@@ -1,7 +1,9 @@
 //! `forerun plan`: which method, drafter, draft length, tree and placement is the fastest.
 
 use crate::arguments::{EngineArguments, PlanArguments};
-use crate::generate::{OUTPUT_FAILED, cannot_write, options, use_demonstration};
+use crate::generate::{
+    NO_MODEL_SO_PADDED, OUTPUT_FAILED, PADDED_TARGET, cannot_write, options, use_demonstration,
+};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, about};
 use crate::{certify, note, text_file};
@@ -67,7 +69,9 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         finish(&arguments, &profile, &ranking, None)?;
         return Ok(ExitCode::SUCCESS);
     }
-    use_demonstration(&mut arguments.engine)?;
+    if use_demonstration(&mut arguments.engine, PADDED_TARGET)? {
+        note(NO_MODEL_SO_PADDED);
+    }
     let save = arguments.save_profile.as_deref();
     let save = save.map(|path| OutputFile::create(path).with_context(|| cannot_write(path)));
     let save = save.transpose()?;

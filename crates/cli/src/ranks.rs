@@ -58,7 +58,7 @@ mod without_mpi {
 mod on_mpi {
     use super::{Clocks, Member};
     use crate::arguments::EngineArguments;
-    use crate::generate::{options, use_demonstration};
+    use crate::generate::options;
     use crate::{flags, interrupts, note, progress};
     use anyhow::anyhow;
     use forerun::{
@@ -150,7 +150,6 @@ mod on_mpi {
         let mut loader = progress::loader(arguments.offline, false);
         let load = |group: &Group| {
             let mut load = || -> anyhow::Result<_> {
-                use_demonstration(arguments)?;
                 let plan = Plan::new(options(arguments))?;
                 let rank = start(&plan, &mut loader, group)?;
                 let facts = serde_json::to_vec(rank.facts())?;

@@ -1,7 +1,9 @@
 //! `forerun serve`: an HTTP server with OpenAI's and Anthropic's APIs.
 
 use crate::arguments::{LogFormat, ServeArguments};
-use crate::generate::{TRANSLATED, demonstration, detail_plan, options};
+use crate::generate::{
+    DEMONSTRATION_TARGET, NO_MODEL, TRANSLATED, detail_plan, options, use_demonstration,
+};
 use crate::interrupts::listen;
 use crate::note::Verbosity;
 use crate::ranks::Member;
@@ -19,8 +21,11 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
 pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+    let is_unnamed = use_demonstration(&mut arguments.engine, DEMONSTRATION_TARGET)?;
     let Some(member) = Member::join(&mut arguments.engine)? else { return Ok(ExitCode::SUCCESS) };
-    demonstration(&mut arguments.engine)?;
+    if is_unnamed {
+        note(NO_MODEL);
+    }
     if arguments.api_key.iter().any(|key| key.trim().is_empty()) {
         bail!("--api-key is empty: give a key, or leave it out");
     }

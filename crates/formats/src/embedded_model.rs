@@ -13,6 +13,9 @@ pub struct EmbeddedModel {
     pub name: &'static str,
     /// The names and contents of the files.
     pub files: &'static [(&'static str, &'static [u8])],
+    /// The hidden units by which each feed-forward layer is padded. They take time to read, but
+    /// change no number. The weights must be bfloat16 numbers in the layout of Llama.
+    pub padding: usize,
 }
 
 impl EmbeddedModel {

@@ -6,7 +6,9 @@ mod recording;
 mod summary;
 
 use crate::arguments::DemoArguments;
-use crate::generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET, NO_MODEL, OUTPUT_FAILED};
+use crate::generate::{
+    DEMONSTRATION_DRAFTER, NO_MODEL_SO_PADDED, OUTPUT_FAILED, PADDED_TARGET,
+};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, Unit};
 use crate::shown_drafts::colours;
@@ -153,8 +155,8 @@ fn models(arguments: &DemoArguments) -> anyhow::Result<[ModelSource; 2]> {
     match (arguments.model.get(), &arguments.draft_model) {
         (Some(target), Some(drafter)) => Ok([target.clone(), drafter.clone()]),
         (None, None) => {
-            note(NO_MODEL);
-            Ok([DEMONSTRATION_TARGET.into(), DEMONSTRATION_DRAFTER.into()])
+            note(NO_MODEL_SO_PADDED);
+            Ok([PADDED_TARGET.into(), DEMONSTRATION_DRAFTER.into()])
         }
         _ => anyhow::bail!("--model and --draft-model belong together: give both, or neither"),
     }

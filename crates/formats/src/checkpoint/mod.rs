@@ -12,6 +12,7 @@ pub mod gguf;
 mod huggingface;
 mod llama2c;
 mod named_tensors;
+mod padded;
 pub(crate) mod pickle;
 mod quantized;
 pub mod random;
@@ -170,7 +171,14 @@ impl Checkpoint {
             let hint = "it is not part of this program";
             return Err(LoadError::MissingFile { path: file, hint });
         };
-        Self::from_safetensors(model.path(), config, None, vec![WeightFile::embedded(file, bytes)])
+        let weights = match model.padding {
+            0 => WeightFile::embedded(file, bytes),
+            units => {
+                config.intermediate_size += units;
+                WeightFile::from_bytes(file.clone(), padded::pad(bytes, &file, units)?)
+            }
+        };
+        Self::from_safetensors(model.path(), config, None, vec![weights])
     }
 
     fn open_huggingface(directory: &Path) -> Result<Self, LoadError> {
