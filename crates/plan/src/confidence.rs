@@ -199,7 +199,7 @@ fn per_mille(share: f64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::Confidence;
-    use crate::estimates::JobTime;
+    use crate::batch_costs::JobTime;
     use crate::{DraftLength, Round, SpeculativeDraftLength};
     use forerun_core::{DraftShape, StopRule};
 

@@ -98,6 +98,11 @@ impl Share {
         self.whole *= factor;
     }
 
+    /// Returns the weight of all values so far.
+    pub(crate) fn weight(&self) -> f64 {
+        self.whole
+    }
+
     /// Returns the share, as if it had been `prior` in `wholes` more.
     pub(crate) fn value(&self, prior: f64, wholes: f64) -> f64 {
         (self.part + prior * wholes) / (self.whole + wholes)
