@@ -118,7 +118,8 @@ impl Auto {
 
     /// Creates a decoder that begins with the first of `candidates`, whose planners become one.
     fn of_candidates(mut candidates: Vec<Candidate>) -> Self {
-        let (first, others) = candidates.split_first_mut().expect("there must be a decoder to choose");
+        let (first, others) =
+            candidates.split_first_mut().expect("there must be a decoder to choose");
         let (drafter, offset) = (first.drafter, first.offset);
         if let Some(planned) = first.planned() {
             planned.set_drafter(drafter, drafter + offset);

@@ -52,6 +52,8 @@ const FACTOR_TOKENS: f64 = 4.0;
 const RATE_DECAY: f64 = 0.99;
 const STAY_DECAY: f64 = 0.998;
 const FACTOR_DECAY: f64 = 0.98;
+/// What a test at a position leaves of the weight of later ones.
+const FACTOR_FADE: f64 = 0.995;
 /// The least factor of the last token of a job, where further jobs are cheap.
 const LEAST_FACTOR: f64 = 0.85;
 /// The number of tested tokens, as far as they still count, that say something.
@@ -195,6 +197,8 @@ impl Acceptance {
                 self.factors.resize(position, Share::new(FACTOR_DECAY));
             }
             self.factors[position - 1].add(found, (1.0 - easy) * rates[0] + easy * rates[1]);
+            // A position that is no longer drafted is expected to be as good as the one before it.
+            self.factors.iter_mut().skip(position).for_each(|factor| factor.fade(FACTOR_FADE));
         }
         // The probabilities of the last token's state and of this one's together.
         let last = [1.0 - self.easy, self.easy];

@@ -190,10 +190,6 @@ impl OneRowTime {
         self.ns.scale(factor);
     }
 
-    pub(crate) fn is_measured(&self) -> bool {
-        self.ns.is_measured()
-    }
-
     pub(crate) fn add(&mut self, time: &JobTime) {
         self.ns.add(time.duration_ns as f64);
         self.neighbour_rows.add(time.cost.neighbour_rows() as f64);

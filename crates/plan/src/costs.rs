@@ -224,9 +224,10 @@ pub(crate) struct DrafterCosts {
     pub(crate) batch: BatchCosts,
     /// The number of tokens in a row that one forward makes.
     pub(crate) tokens_per_forward: usize,
-    /// The time of a forward in passes of the target that the sizes of the models suggest, if that
-    /// is slow.
-    slow_pass: Option<f64>,
+    /// The time of a forward in passes of the target that the sizes of the models suggest, and in
+    /// nanoseconds once a pass is known.
+    expected_passes: Option<f64>,
+    expected_ns: f64,
     /// The time of a job by its number of forwards, while the target is idle and while it works.
     forwards: [CostCurve; 2],
     /// What a further row adds to a forward.
@@ -246,7 +247,8 @@ impl Default for DrafterCosts {
         Self {
             batch: BatchCosts::default(),
             tokens_per_forward: 1,
-            slow_pass: None,
+            expected_passes: None,
+            expected_ns: 0.0,
             forwards: <[CostCurve; 2]>::default(),
             row_ns: DecayingMean::default(),
             reading_ns: DecayingMean::default(),
@@ -261,23 +263,19 @@ impl DrafterCosts {
     /// Expects a forward to take so many passes of the target, by the sizes of the models. If that
     /// is slow, it counts until it is measured.
     pub(crate) fn expect_passes(&mut self, passes: Option<f64>) {
-        self.slow_pass = passes.filter(|&passes| passes >= SLOW_PASS);
+        self.expected_passes = passes;
     }
 
     /// Learns the time of a pass of the target, from which that of a slow drafter is expected.
     pub(crate) fn expect(&mut self, plain_ns: f64) {
-        if let Some(passes) = self.slow_pass.filter(|_| !self.is_measured()) {
-            self.adopt_forward(passes * plain_ns);
+        self.expected_ns = self.expected_passes.unwrap_or(0.0) * plain_ns;
+        if self.is_slow_by_size() {
+            self.adopt_forward(self.expected_ns);
         }
     }
 
-    /// Expects what is not measured here to be as the same model has it on another device.
+    /// Expects reading to take as long as on another device, until it is measured.
     pub(crate) fn adopt(&mut self, other: &Self) {
-        for (own, other) in self.forwards.iter_mut().zip(&other.forwards) {
-            if !own.is_measured() {
-                own.adopt(other.times());
-            }
-        }
         if let Some(ns) = other.reading_ns.value() {
             self.reading_ns.adopt(ns);
         }
@@ -294,7 +292,7 @@ impl DrafterCosts {
     }
 
     pub(crate) fn is_slow_by_size(&self) -> bool {
-        self.slow_pass.is_some() && !self.is_measured()
+        self.expected_passes.is_some_and(|passes| passes >= SLOW_PASS) && !self.is_measured()
     }
 
     /// Learns the time of a job that made a draft of a size, 0 if it found nothing, after reading
@@ -370,7 +368,8 @@ impl DrafterCosts {
 
     /// Returns the time in which it reads so many tokens that it has missed.
     pub(crate) fn reading_ns(&self, tokens: usize) -> f64 {
-        let guess_ns = || READING_SHARE * self.forward_ns();
+        let forward_ns = if self.is_known() { self.forward_ns() } else { self.expected_ns };
+        let guess_ns = || READING_SHARE * forward_ns;
         tokens as f64 * self.reading_ns.value().unwrap_or_else(guess_ns)
     }
 
@@ -382,7 +381,8 @@ impl DrafterCosts {
     /// Returns the number of forwards, and of their rows after the first of each.
     fn forwards_of(&self, size: DraftSize) -> (usize, usize) {
         let forwards = size.depth.div_ceil(self.tokens_per_forward);
-        let further = if self.tokens_per_forward > 1 { 0 } else { size.parents.saturating_sub(size.depth) };
+        let further =
+            if self.tokens_per_forward > 1 { 0 } else { size.parents.saturating_sub(size.depth) };
         (forwards, further)
     }
 

@@ -265,8 +265,6 @@ impl JobObserver for DsiLookahead {
     }
 }
 
-
-
 #[cfg(test)]
 mod tests {
     use super::*;

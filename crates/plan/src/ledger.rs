@@ -20,7 +20,7 @@ pub(crate) struct Ledger {
 const TRIAL_SHARE: f64 = 0.006;
 const GAIN_SHARE: f64 = 0.01;
 /// The passes that trials may lose at first.
-const TRIAL_PASSES: f64 = 4.0;
+const TRIAL_PASSES: f64 = 3.0;
 /// The share of the time that drafting may lose altogether, and the passes that it may lose at
 /// first.
 const LOSS_SHARE: f64 = 0.008;
@@ -70,7 +70,7 @@ impl Ledger {
         let gain = if speedup.is_finite() { speedup - 1.0 } else { 1.0 };
         let gain = gain.clamp(0.0, CATCH_UP_GAIN);
         let share = CATCH_UP_SHARE * gain;
-        let budget_ns = share * self.elapsed_ns + GAIN_SHARE * self.gained_ns;
+        let budget_ns = share * self.elapsed_ns;
         let first_ns = CATCH_UP_PASSES * gain.min(1.0) * pass_ns;
         self.catch_up_ns + ns <= budget_ns + first_ns
     }
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn reading_soon_after_a_pause_is_affordable_if_there_is_something_to_gain() {
         let mut ledger = Ledger::default();
-        assert!(ledger.may_catch_up(4_000.0, 2.0, 1_000.0));
-        assert!(!ledger.may_catch_up(4_000.0, 1.5, 1_000.0));
+        assert!(ledger.may_catch_up(3_000.0, 2.0, 1_000.0));
+        assert!(!ledger.may_catch_up(3_000.0, 1.5, 1_000.0));
         assert!(!ledger.may_catch_up(1.0, 1.0, 1_000.0));
-        ledger.add_catch_up(4_000.0);
+        ledger.add_catch_up(3_000.0);
         assert!(!ledger.may_catch_up(1.0, 2.0, 1_000.0));
     }
 }

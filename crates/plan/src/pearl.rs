@@ -209,7 +209,11 @@ impl PearlDraftLength {
 
     fn barely_keeps_up(&self, gamma: usize) -> bool {
         self.planned.with_facts(|facts| {
-            let gamma_ns = facts.drafter.costs.drafts_ahead(gamma).in_jobs_ns(gamma, facts.tokens_per_job(gamma));
+            let gamma_ns = facts
+                .drafter
+                .costs
+                .drafts_ahead(gamma)
+                .in_jobs_ns(gamma, facts.tokens_per_job(gamma));
             gamma_ns >= facts.target.passes(0, true, false).ns(0.0)
         })
     }
@@ -248,8 +252,6 @@ impl JobObserver for PearlDraftLength {
         &self.planned
     }
 }
-
-
 
 #[cfg(test)]
 mod tests {
@@ -394,9 +396,9 @@ mod tests {
         let mut draft_length = PearlDraftLength::new(4, DraftLength::Auto, true);
         let lengths = run(&mut draft_length, 2_000, 200_000, [1_000_000, 0], 7);
         let plain = lengths.iter().filter(|&&length| length == 0).count();
-        // Six or seven each time, if one verifies what is drafted already: at the start, and once
-        // in the two seconds after it, because six plain rounds may cost 0.3 % of the time.
-        assert!((12..=15).contains(&plain), "{plain}");
+        // Three or four each time, if one verifies what is drafted already: at the start, and two or
+        // three times in the two seconds after it, because plain rounds may cost 0.3 % of the time.
+        assert!((9..=15).contains(&plain), "{plain}");
     }
 
     /// The first three tokens of each job are right, and the fourth one is wrong.

@@ -7,12 +7,12 @@
 //! rows or another drafter, and to change the method are one decision.
 
 use crate::JobTime;
+use crate::costs::{READ_TOKENS, TargetCosts};
 use crate::decaying::DecayingMean;
 use crate::interruptions::Interruptions;
 use crate::ledger::Ledger;
 use crate::ranked_tree::DraftSize;
 use crate::round::Round;
-use crate::costs::{READ_TOKENS, TargetCosts};
 use crate::schedule::{Assumptions, Candidate, Drafter, Drafting, Facts, Schedule};
 use crate::speculative::Rounds;
 use std::fmt;
@@ -30,10 +30,12 @@ const UNTESTED_TOKENS: usize = 64;
 const HORIZON_OF_CHANGE: f64 = 256.0;
 /// The number of steps of a trial of a schedule that drafts ahead, and the time that it may lose, in
 /// passes of the target alone.
-const TRIAL_STEPS: u32 = 12;
-const TRIAL_LOSS: f64 = 4.0;
+const TRIAL_STEPS: u32 = 8;
+const TRIAL_LOSS: f64 = 3.0;
 /// A drafter that cannot pay however right it is is tried as if a trial cost so many times as much.
 const HOPELESS: f64 = 4.0;
+/// The speedup that a trial may have, whatever the estimates say.
+const LEAST_SPEEDUP: f64 = 1.125;
 /// The number of steps with drafts, at least, after which the target works alone, to measure the
 /// speed to beat, and the share of the time since then that this may lose.
 const PLAIN_EVERY: u32 = 24;
@@ -321,7 +323,8 @@ impl State {
             let is_faster = best.speed() * plain_ns > gain;
             if is_faster && self.ledger.may_draft(plain_ns) {
                 if self.should_measure_plain(entry, plain_ns - 1.0 / best.speed()) {
-                    let steps = if self.entries[entry].schedule.is_in_rounds() { 1 } else { PLAIN_STEPS };
+                    let steps =
+                        if self.entries[entry].schedule.is_in_rounds() { 1 } else { PLAIN_STEPS };
                     return Plan { steps: steps - 1, ..Plan::alone(Reason::MeasuresTarget) };
                 }
                 let start_ns = self.start_ns(entry, false);
@@ -350,7 +353,8 @@ impl State {
             let assume = if shows_text { Assumptions::CHEAP } else { Assumptions::EASY };
             let best = self.best(entry, assume);
             let is_faster = drafting.is_none() || best.speed() * token_ns > MIN_GAIN_OF_TRIAL;
-            (is_faster && self.affords(entry, &best, plain_ns, token_ns, drafting)).then_some((entry, best))
+            (is_faster && self.affords(entry, &best, plain_ns, token_ns, drafting))
+                .then_some((entry, best))
         });
         // A drafter that was not tested for long comes first, and of equal ones the first.
         let untested = |entry: usize| self.facts(entry).drafter.untested / UNTESTED_TOKENS;
@@ -380,17 +384,23 @@ impl State {
         let certain = self.best(entry, Assumptions::CERTAIN).speed() * plain_ns;
         let is_hopeless = certain <= 1.0;
         // To measure what reading costs is worth it if there is no other drafter.
-        let guess = is_hopeless || drafting.is_some();
+        let guess = is_hopeless && of_entry.schedule.is_in_rounds() || drafting.is_some();
         let start_ns = if drafting == Some(entry) { 0.0 } else { self.start_ns(entry, guess) };
         let costs = &self.facts(entry).drafter.costs;
         // An early trial measures what reading costs while there is little to read.
-        if drafting.is_none() && !is_hopeless && costs.is_known() && !costs.knows_reading() && of_entry.schedule.is_in_rounds()
+        if drafting.is_none()
+            && !is_hopeless
+            && costs.is_known()
+            && !costs.knows_reading()
+            && of_entry.schedule.is_in_rounds()
             && READING_SAMPLE.contains(&costs.lag)
         {
             return true;
         }
         // What it might gain, compared with what would be done otherwise.
         let speedup = if drafting.is_none() { certain } else { trial.speed() * token_ns };
+        // What the estimates say may be wrong or out of date, so that it may read, too, but rarely.
+        let speedup = speedup.max(LEAST_SPEEDUP);
         if !self.ledger.may_catch_up(start_ns, speedup, plain_ns) {
             return false;
         }
@@ -431,8 +441,16 @@ impl State {
         if let Schedule::Rounds(rounds) = &mut self.entries[entry].schedule {
             rounds.learn(round);
         }
-        if let Some((_, Candidate { draft: Drafting::Round(forerun_core::DraftShape::ConfidentChain { length, stop }), .. })) = &self.plan.action
-            && round.requested && round.drafted > 0 && !round.looked_up
+        if let Some((
+            _,
+            Candidate {
+                draft: Drafting::Round(forerun_core::DraftShape::ConfidentChain { length, stop }),
+                ..
+            },
+        )) = &self.plan.action
+            && round.requested
+            && round.drafted > 0
+            && !round.looked_up
         {
             let rule = (!self.plan.is_trial()).then_some(*stop);
             confidence.observe((*length, rule), &round.confidences, round.accepted, round.rejected);
@@ -441,7 +459,7 @@ impl State {
         let tokens = round.accepted + 1;
         let lag = if round.requested { std::mem::take(&mut costs.lag) } else { 0 };
         // A lookup in place of a draft is a part of the drafter's usual work.
-        if !round.requested && !(round.looked_up && costs.lag == 0 && plans_draft) {
+        if !(round.requested || round.looked_up && costs.lag == 0 && plans_draft) {
             costs.lag += round.accepted + 1;
         }
         if std::mem::take(&mut self.is_first_step) {
@@ -456,6 +474,7 @@ impl State {
         if !round.rejected && !round.looked_up {
             acceptance.skip(1);
         }
+        let is_first_reading = !costs.knows_reading();
         if round.requested {
             costs.learn(round.draft_size(), &round.draft, lag, false);
         }
@@ -469,10 +488,20 @@ impl State {
         let costs = &self.drafters[drafter].costs;
         let draft_ns = costs.batch.share_of(&round.draft);
         let ns = draft_ns + self.target.batch.share_of(&round.score) + waited_ns;
-        let lag_ns = if lag >= READ_TOKENS { costs.reading_ns(lag).min(ns) } else { 0.0 };
+        let lag_ns = match lag >= READ_TOKENS {
+            // What reading costs was not known.
+            true if is_first_reading => draft_ns,
+            true => costs.reading_ns(lag).min(ns),
+            false => 0.0,
+        };
         let expected_ns = self.expected_ns(entry, round.drafted, round.size());
         let ns = self.interruptions.filter(ns - lag_ns, expected_ns);
-        if round.drafted > 0 && !round.looked_up && lag == 0 && let Some(expected_ns) = expected_ns && !self.plan.is_trial() {
+        if round.drafted > 0
+            && !round.looked_up
+            && lag == 0
+            && let Some(expected_ns) = expected_ns
+            && !self.plan.is_trial()
+        {
             self.entries[entry].pace.add(ns, expected_ns);
         }
         let kind = match round.drafted > 0 {
@@ -502,7 +531,8 @@ impl State {
         if drafted > target.most_rows() || drafted > 0 && !drafter.costs.is_known() {
             return None;
         }
-        let draft_ns = if drafted > 0 { drafter.costs.drafts(size.depth, false).ns(size) } else { 0.0 };
+        let draft_ns =
+            if drafted > 0 { drafter.costs.drafts(size.depth, false).ns(size) } else { 0.0 };
         Some(draft_ns + target.passes(drafted, false, false).ns(drafted as f64))
     }
 
@@ -528,10 +558,14 @@ impl State {
             self.ledger.add_trial(lost_ns);
         }
         self.plan.lost_ns += lost_ns;
-        let is_paused = self.plan.action.is_none() && self.target.has_settled();
+        let is_paused = self.plan.action.is_none() && self.plan.reason != Reason::MeasuresTarget;
         self.paused_steps = if is_paused { self.paused_steps.wrapping_add(1) } else { 0 };
         let is_ahead = !self.entries.iter().any(|entry| entry.schedule.is_in_rounds());
-        if is_paused && is_ahead && self.plan.steps == 0 && !self.paused_steps.is_multiple_of(DECIDE_EVERY) {
+        if is_paused
+            && is_ahead
+            && self.plan.steps == 0
+            && !self.paused_steps.is_multiple_of(DECIDE_EVERY)
+        {
             return;
         }
         self.decide_next(plain_ns, matches!(kind, Kind::Empty(_)));
@@ -570,11 +604,6 @@ impl State {
 
     fn begin(&mut self, plan: Plan) {
         let entry = |plan: &Plan| plan.action.as_ref().map(|(entry, _)| *entry);
-        if std::env::var_os("DBG").is_some() && (entry(&plan) != entry(&self.plan) || plan.reason != self.plan.reason) {
-            let plain_ns = self.target.plain_share().unwrap_or(1.0);
-            let all: Vec<String> = (0..self.entries.len()).map(|e| { let b = self.best(e, Assumptions::USUAL); format!("{:.2}{}(pace {:.2}, c {:.2} lag {} unt {})", b.speed()*plain_ns, if self.is_known(e) {""} else {"?"}, self.entries[e].pace.factor(), self.facts(e).drafter.costs.forward_ns()/plain_ns, self.facts(e).drafter.costs.lag, self.facts(e).drafter.untested) }).collect();
-            eprintln!("plain {:.2} slow {:.2} {:?} {:?} {:?}: {}  [{:?}]", plain_ns / 1e6, self.target.slowdown(), self.last_ns.unwrap_or(0) / 1_000_000, plan.reason, plan.action.as_ref().map(|(e, c)| (e, &c.draft)), all.join(" | "), self.ledger);
-        }
         if entry(&plan) != entry(&self.plan) {
             self.cycle = Cycle::default();
             // Rounds count what reading takes when it happens.
@@ -635,7 +664,11 @@ impl State {
             Some(0) => Kind::Empty(0.0),
             _ => Kind::Drafted,
         };
-        let kind = if matches!(kind, Kind::Empty(_)) && !self.plan.is_trial() { Kind::Drafted } else { kind };
+        let kind = if matches!(kind, Kind::Empty(_)) && !self.plan.is_trial() {
+            Kind::Drafted
+        } else {
+            kind
+        };
         self.end_step(tokens, ns, kind);
     }
 
@@ -646,9 +679,13 @@ impl State {
             return;
         }
         let Cycle { ns, accepted, is_whole, .. } = self.cycle;
-        if is_whole && let Some((at, Candidate { draft, .. })) = &self.plan.action && *at == entry {
+        if is_whole
+            && let Some((at, Candidate { draft, .. })) = &self.plan.action
+            && *at == entry
+        {
             let facts = self.facts(entry);
-            let expected_ns = self.entries[entry].schedule.cycle_ns(facts, draft, accepted.saturating_sub(1));
+            let expected_ns =
+                self.entries[entry].schedule.cycle_ns(facts, draft, accepted.saturating_sub(1));
             if expected_ns > 0.0 {
                 self.entries[entry].pace.add(ns, expected_ns);
             }
@@ -690,7 +727,14 @@ enum Kind {
 impl Planned {
     /// Creates a planner with a single schedule.
     pub(crate) fn alone(schedule: Schedule) -> Self {
-        let entry = Entry { schedule, drafter: 0, has_failed: false, pace: Pace::default(), steps: 0, trial_ns: 0.0 };
+        let entry = Entry {
+            schedule,
+            drafter: 0,
+            has_failed: false,
+            pace: Pace::default(),
+            steps: 0,
+            trial_ns: 0.0,
+        };
         let state = State {
             target: TargetCosts::default(),
             drafters: vec![Drafter::default()],

@@ -1,5 +1,6 @@
 //! The schedule of speculative decoding: drafting before each pass of the target.
 
+use crate::SharedGoodput;
 use crate::confidence::{Confidence, Stops};
 use crate::costs::{Drafts, Passes};
 use crate::decaying::DecayingMean;
@@ -10,7 +11,6 @@ use crate::ranked_tree::{DraftSize, TreeLimits, fastest_tree};
 use crate::round::Round;
 use crate::rounds::tokens_of_round;
 use crate::schedule::{Assumptions, Candidate, Drafting, Facts, Schedule, Text};
-use crate::SharedGoodput;
 use forerun_core::{DraftShape, StopRule};
 
 /// The first draft length of assisted generation.
@@ -143,9 +143,8 @@ impl Rounds {
             (length, tokens_of_round(&survival, depth), ns)
         });
         let first = (0, 0.0, f64::INFINITY);
-        let (length, tokens, ns) = candidates.fold(first, |best, next| {
-            if next.1 / next.2 > best.1 / best.2 { next } else { best }
-        });
+        let (length, tokens, ns) = candidates
+            .fold(first, |best, next| if next.1 / next.2 > best.1 / best.2 { next } else { best });
         let rule = match stops {
             Some(stops) => Some(self.stop_rule(&stops, tokens / ns, &outlook, &times)),
             None => self.confidence(facts).map(|_| StopRule::NEVER),
@@ -183,7 +182,11 @@ impl Rounds {
             _ => DraftSize::of_chain(nodes),
         };
         let ns = self.times(facts, false).ns(size);
-        Candidate { draft: Drafting::Round(shape.clone()), tokens: self.tokens(facts, &outlook, shape), ns }
+        Candidate {
+            draft: Drafting::Round(shape.clone()),
+            tokens: self.tokens(facts, &outlook, shape),
+            ns,
+        }
     }
 
     /// Returns the expected tokens of a round with a draft.
@@ -374,8 +377,9 @@ impl SpeculativeDraftLength {
             let longest = longest.min(2 * facts.target.most_rows() + 1);
             let Some(plain_ns) = facts.target.plain_share() else { return 0 };
             let passes = facts.target.passes(longest, false, false);
-            let speeds = (0..=longest)
-                .map(|length| (length, (1.0 + accepted_of(rate, length)) / passes.ns(length as f64)));
+            let speeds = (0..=longest).map(|length| {
+                (length, (1.0 + accepted_of(rate, length)) / passes.ns(length as f64))
+            });
             // Of equal ones, the shortest.
             let best = speeds.rev().max_by(|(_, a), (_, b)| a.total_cmp(b));
             let Some((length, speed)) = best else { return 0 };
@@ -485,7 +489,10 @@ mod tests {
                 accepted,
                 rejected: drafted > 0 && accepted < shape.depth(),
                 draft: JobTime::alone(
-                    match draft_length.planned.with_facts(|of| of.drafter.costs.tokens_per_forward > 1) {
+                    match draft_length
+                        .planned
+                        .with_facts(|of| of.drafter.costs.tokens_per_forward > 1)
+                    {
                         _ if drafted == 0 => pair.empty_ns * u64::from(requested),
                         true => pair.draft_ns,
                         false => pair.draft_ns * drafted as u64,
