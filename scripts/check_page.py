@@ -6,6 +6,7 @@ The server runs the demonstration pair. `CHROMIUM` names the browser (default /u
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -195,6 +196,53 @@ def check_switches(browser, url):
     print("switches: all methods, parameters and Stop")
 
 
+def check_markdown(browser, url):
+    """An answer with everything that is rendered, whose tokens are cut anywhere."""
+    text = (
+        "Some **bold _and italic_** text, `a*b*` and <b>none</b> [link](x).\n\n## Steps\n\n"
+        "1. One\n   * nested\n2. Two\n\n```js\nlet a = '**';\n\n  b();\n```\n---\nThe end"
+    )
+    pieces = [text[start : start + 3] for start in range(0, len(text), 3)]
+    tokens = [{"id": 1, "text": piece, "origin": "plain", "round": at} for at, piece in enumerate(pieces)]
+    chunks = [
+        {"choices": [{"index": 0, "delta": {"content": token["text"]}, "forerun": {"tokens": [token]}}]}
+        for token in tokens
+    ]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    visit = Visit(browser, url)
+    page = visit.page
+    visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    visit.ready()
+    visit.ask("Show it")
+    blocks = page.locator(".tokens > *").evaluate_all("all => all.map((node) => node.tagName)")
+    assert blocks == ["P", "H4", "OL", "DIV", "HR", "P"], blocks
+    for selector, expected in [
+        ("strong", "bold and italic"), ("em", "and italic"), ("p > code", "a*b*"), ("li li", "nested"),
+        ("ol > li:last-child", "Two"), ("pre", "let a = '**';\n\n  b();"),
+    ]:
+        shown = page.locator(f".tokens {selector}").all_text_contents()
+        assert shown == [expected], (selector, shown)
+    assert "<b>none</b> [link](x)." in visit.text(".tokens > p:first-child")
+    assert page.locator(".tokens :is(b, a)").count() == 0
+    for button, copied in [(".code .copy", "let a = '**';\n\n  b();"), (".actions .copy", text)]:
+        page.click(button)
+        expect(page.locator(button)).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == copied
+    # The last answer can be had again, in its place.
+    visit.ask("Again")
+    assert page.locator(".retry").count() == 2 and page.locator(".retry:visible").count() == 1
+    page.click(".retry:visible")
+    visit.wait_for_answer()
+    assert page.locator(".turn").count() == 2
+    assert [len(body["messages"]) for body in visit.bodies] == [1, 3, 3]
+    assert visit.bodies[-1]["messages"] == visit.bodies[-2]["messages"]
+    visit.check_accessibility("with Markdown")
+    page.screenshot(path=SCREENSHOTS / "markdown.png")
+    visit.close()
+    print("markdown: blocks, spans, copies and another try")
+
+
 def check_side_by_side(browser, url):
     visit = Visit(browser, url)
     page = visit.page
@@ -233,8 +281,9 @@ def check_keyboard(browser, url):
     page.keyboard.press("Enter")
     visit.wait_for_answer()
     assert focused() == "message", focused()
-    page.keyboard.press("Shift+Tab")
-    assert focused() == "tokens", focused()
+    for part in ["retry", "copy", "tokens"]:
+        page.keyboard.press("Shift+Tab")
+        assert focused() == part, focused()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     announced = visit.text("#announcement")
@@ -335,6 +384,7 @@ with sync_playwright() as playwright, server() as url:
     browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
     check_answer(browser, url)
     check_switches(browser, url)
+    check_markdown(browser, url)
     check_side_by_side(browser, url)
     check_keyboard(browser, url)
     check_key(browser)

@@ -127,11 +127,12 @@ impl Conversation {
 #[pymethods]
 impl Conversation {
     /// Returns the parts of an answer's text: what they are (text, reasoning, call or arguments)
-    /// and their text.
-    fn parts(&self, text: &str) -> Vec<(&'static str, String)> {
+    /// and their text. `is_cut`: whether a limit has ended the text, so that a call that is not
+    /// complete is left out.
+    fn parts(&self, text: &str, is_cut: bool) -> Vec<(&'static str, String)> {
         let mut parser = self.syntax.parser(&self.tools, self.parallel_calls, &self.prompt_end);
         let mut parts = parser.push(text);
-        parts.extend(parser.finish());
+        parts.extend(parser.finish(is_cut));
         let named = |part| match part {
             ChatPart::Text(text) => ("text", text),
             ChatPart::Reasoning(text) => ("reasoning", text),

@@ -112,6 +112,7 @@ impl EngineOptions {
             weight_type: parse_some("dtype", dtype.as_deref())?,
             cache_type: parse_some("kv_cache_dtype", kv_cache_dtype.as_deref())?,
             cache_bytes: self.kv_cache_memory_bytes,
+            context_length: None,
             threads: self.threads,
             placement: parse_some("placement", self.placement.as_deref())?,
             gpu_layers: self.gpu_layers,

@@ -91,6 +91,7 @@ impl Params {
             ignore_eos: self.ignore_eos,
             special_tokens: !self.skip_special_tokens,
             logprobs: self.logprobs,
+            prompt_logprobs: None,
             draft_tokens: self.draft_tokens,
             tree: match self.tree {
                 None => forerun::Tree::None,

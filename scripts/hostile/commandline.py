@@ -11,7 +11,7 @@ HUGE = "9" * 40
 def options():
     area = "options"
     wrong = {
-        "--max-tokens": ["-1", "x", "1.5", HUGE, ""],
+        "--max-tokens": ["-2", "x", "1.5", HUGE, ""],
         "--temperature": ["-1", "nan", "inf", "x", ""],
         "--top-p": ["0", "-0.1", "1.5", "nan", "x"],
         "--min-p": ["-1", "2", "nan", "x"],

@@ -120,7 +120,8 @@ def judge(case, code, out, err):
         return "panics", err[-400:]
     if code in sent:
         outcome = INTERRUPTED
-    elif code == 0:
+    elif code in (0, 3):
+        # 3: a structured answer was cut.
         outcome = ANSWERS
     elif code in (1, 2):
         outcome = REFUSES

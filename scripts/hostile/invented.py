@@ -66,7 +66,7 @@ def start(runner, folder, argv, env=None, before=None, **others):
     return subprocess.Popen(runner.command(argv, folder), env=environment(folder, env or {}), preexec_fn=prepare, **pipes)
 
 
-def finish(process, stdin=None, codes=(0, 1, 2), says=()):
+def finish(process, stdin=None, codes=(0, 1, 2, 3), says=()):
     """Waits for the end; returns what is wrong with it."""
     try:
         out, err = process.communicate(stdin, timeout=LIMIT)
@@ -77,7 +77,7 @@ def finish(process, stdin=None, codes=(0, 1, 2), says=()):
     return judge(process.returncode, (err or b"").decode(errors="replace"), codes, says, out)
 
 
-def judge(code, err, codes=(0, 1, 2), says=(), out=b""):
+def judge(code, err, codes=(0, 1, 2, 3), says=(), out=b""):
     if "panicked" in err or code not in codes:
         return f"code {code}: {err[-400:]} {(out or b'')[-200:]!r}"
     if code in (1, 2) and "error" not in err:
@@ -1031,7 +1031,7 @@ def hubs():
         yield running(f"a hub id with {name}", run)
 
 
-def terminal(runner, folder, argv, keys, env=None, size=(24, 80), stop=None, codes=(0, 1, 2), says=()):
+def terminal(runner, folder, argv, keys, env=None, size=(24, 80), stop=None, codes=(0, 1, 2, 3), says=()):
     """Runs the program in a terminal and types `keys`, pairs of seconds and bytes; returns what is wrong."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))

@@ -226,7 +226,7 @@ def check_error(status, error, sent, request):
         raise Wrong(f"an error shows the server's inside: {message[:500]}")
     if isinstance(sent, dict) and status == 400 and not error.get("param"):
         # What is wrong with the text of the body is found before its fields are read.
-        in_text = ["the body is not valid JSON", "digits than JSON numbers keep"]
+        in_text = ["the body is not a valid JSON object", "digits than JSON numbers keep"]
         # Anthropic's errors have no field for it.
         if not any(words in message for words in in_text) and not any(name in message for name in keys(sent) if name):
             raise Wrong(f"an error that names no field: {message[:500]}")

@@ -318,6 +318,7 @@ fn build(
         weight_type: choice.weight_type,
         cache_type: None,
         cache_bytes: None,
+        context_length: None,
         threads: None,
         placement,
         gpu_layers: None,

@@ -22,9 +22,10 @@ pub(crate) fn run(analyze: &Analyze) -> anyhow::Result<ExitCode> {
 
 fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     check(arguments)?;
+    let model = arguments.model.require()?;
     if let Some(file) = &arguments.search {
         forerun_output::check(file).with_context(|| cannot_write(file))?;
-        ensure_not_part_of(file, [&arguments.model])?;
+        ensure_not_part_of(file, [model])?;
     }
     let threads = bench::threads(arguments.threads)?;
     let mut prompts =
@@ -36,7 +37,7 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     let locate =
         |model: &ModelSource| progress::loader(false, true).locate(model).map(ModelSource::Path);
     let options = LayerAnalysisOptions {
-        model: locate(&arguments.model)?,
+        model: locate(model)?,
         target: arguments.target.as_ref().map(locate).transpose()?,
         weight_type: arguments.dtype,
         depth: arguments.depth,
@@ -103,7 +104,7 @@ fn print(
     writeln!(
         out,
         "{}, {} approximate rows, {} after each exact row; {} on {} threads",
-        arguments.model,
+        arguments.model.require()?,
         report.rows,
         arguments.depth,
         team.isa(),
@@ -223,7 +224,7 @@ fn search(
         "# {} layers of {}: overlap {overlap:.4} with exact rows, {} approximate rows after each \
          exact row\n{groups}\n",
         analysis.config().num_hidden_layers,
-        arguments.model,
+        arguments.model.require()?,
         arguments.depth,
     );
     forerun_output::write(file, text)

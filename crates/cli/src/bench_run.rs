@@ -252,7 +252,7 @@ fn prompts(arguments: &RunBenchArguments) -> Result<Vec<Prompt>, BenchError> {
 /// Returns the checkpoints from the flags, else from the file. Without a target, these are the
 /// demonstration pair.
 fn models(arguments: &RunBenchArguments, file: &SweepFile) -> anyhow::Result<Models> {
-    let target = arguments.model.clone().or_else(|| file.model.clone());
+    let target = arguments.model.get().or(file.model.as_ref()).cloned();
     let of_sweep = file.sweeps.iter().flat_map(|sweep| &sweep.draft_models);
     let mut all = common_draft_models(arguments, file).iter().chain(of_sweep);
     let drafter = common_draft_models(arguments, file).first().cloned();

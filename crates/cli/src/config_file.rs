@@ -5,6 +5,7 @@
 //! the top are options of every command that has them. A table, such as `[serve]` or `[bench.run]`,
 //! has options of one command.
 
+use crate::arguments::{BY_POSITION, MODEL};
 use crate::text_file;
 use anyhow::{Context, anyhow, bail};
 use clap::parser::ValueSource;
@@ -111,10 +112,13 @@ impl Environment {
     }
 }
 
-/// Returns whether the command line or a variable that the option names gives a value.
+/// Returns whether the command line or a variable that the option names gives a value. The command
+/// line may give the model by position.
 fn is_given(matches: &ArgMatches, argument: &Arg) -> bool {
-    let source = matches.value_source(argument.get_id().as_str());
+    let id = argument.get_id().as_str();
+    let source = matches.value_source(id);
     matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        || id == MODEL && matches.try_contains_id(BY_POSITION).unwrap_or(false)
 }
 
 fn shown(path: &Path) -> String {
@@ -186,8 +190,9 @@ fn has_option(command: &Command, name: &str) -> bool {
         || command.get_subcommands().any(|inner| has_option(inner, name))
 }
 
-/// Returns the option that an entry sets. Entries may have `_` where options have `-`.
-fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+/// Returns the option of this name, or with this alias. The name may have `_` where options have
+/// `-`.
+pub(crate) fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     let name = name.replace('_', "-");
     let is_it = |argument: &&Arg| {
         let aliases = argument.get_all_aliases().unwrap_or_default();
@@ -263,6 +268,9 @@ mod tests {
         assert_eq!(sorted(&line), sorted(expected));
         // `devices` has none of these options.
         assert_eq!(with(file, "forerun devices")?, "forerun devices");
+        let line = "forerun generate owner/name";
+        let variables = [("FORERUN_MODEL", "owner/other")];
+        assert_eq!(with_variables("model = \"another\"\n", line, &variables)?, line);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Prints the cores and the default placements or, with a model, the costs of its forward pass.
 pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
-    match &arguments.model {
+    match arguments.model.get() {
         Some(model) => costs(model, arguments),
         None => cores(),
     }

@@ -5,7 +5,7 @@ use crate::generate::{cannot_write, options, request, suggested_sampling};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use forerun::{Canceller, ChatTemplate, Finish, Forerun, Message, Plan, Request};
 use forerun_output::Lock;
 use forerun_train::data::Documents;
@@ -34,10 +34,7 @@ pub(crate) fn write(
     listen: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<bool> {
     let answers = &arguments.answers;
-    ensure!(
-        answers.engine.model.is_some(),
-        "no --model given: name the model that writes the text"
-    );
+    answers.engine.model.require()?;
     let base = request(answers)?;
     base.validate()?;
     let prompts = prompts(arguments)?;

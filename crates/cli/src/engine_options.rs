@@ -27,7 +27,7 @@ impl EngineArguments {
     /// Returns the model's name for users: that of its file or directory, or its hub id.
     #[must_use]
     pub fn model_name(&self) -> String {
-        let model = self.model.clone().unwrap_or_default();
+        let model = self.model.get().cloned().unwrap_or_default();
         let path = model.path().filter(|path| path.exists()).map(Path::to_owned);
         let path = path.map(|path| path.canonicalize().unwrap_or(path));
         let name = path.as_deref().and_then(|path| path.file_name());

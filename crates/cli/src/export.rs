@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
     };
     let text = importance.as_ref().map(read).transpose()?;
     let options = GgufOptions { types: *types, importance: text.as_deref() };
-    write(model, gguf, options, *offline)?;
+    write(model.require()?, gguf, options, *offline)?;
     Ok(ExitCode::SUCCESS)
 }
 

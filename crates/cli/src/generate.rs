@@ -9,9 +9,10 @@ use crate::shown_drafts::{ShownDrafts, colours};
 use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
-    Answer, AnswerEvent, AnswerStream, Canceller, EmbeddedModel, Finish, Forerun, ForerunError,
-    Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request, RequestError,
-    SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification, VerificationChoice,
+    Answer, AnswerEvent, AnswerStream, Canceller, DraftLength, EmbeddedModel, Finish, Forerun,
+    ForerunError, Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request,
+    RequestError, SamplingOptions, SuggestedSampling, TokenId, TokenLogprob, Tokenizer, Trace,
+    Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -51,7 +52,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     request.validate()?;
     if let Some(trace) = &arguments.trace {
         let EngineArguments { model, draft_model, .. } = &arguments.answers.engine;
-        ensure_not_part_of(trace, model.iter().chain(draft_model))?;
+        ensure_not_part_of(trace, model.get().into_iter().chain(draft_model))?;
     }
     let trace = arguments.trace.as_deref().map(TraceFile::create).transpose()?;
     let prompt_text = prompt(&arguments)?;
@@ -75,7 +76,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
-    let mut output = Output { silent: arguments.json, broken: None };
+    let mut output = Output::new(arguments.json);
     let mut drafts = ShownDrafts::on_standard_output(engine.tokenizer(), arguments.show_drafts);
     let prompt = engine.encode_prompt(&prompt_text)?;
     if !arguments.json && colours() {
@@ -103,7 +104,27 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         trace.write(&answer.trace)?;
         clocks.report();
     }
-    Ok(if was_interrupted { ExitCode::from(interrupted()) } else { ExitCode::SUCCESS })
+    Ok(match was_interrupted {
+        true => ExitCode::from(interrupted()),
+        false => exit_code(&request, &answer, false),
+    })
+}
+
+/// Exit status after an answer that was cut before its structure was complete.
+const CUT: u8 = 3;
+
+/// Returns the exit status after an answer that was not interrupted. `was_ended`: whether the
+/// command has ended it.
+pub(crate) fn exit_code(request: &Request, answer: &Answer, was_ended: bool) -> ExitCode {
+    let is_cut = was_ended || matches!(answer.finish, Finish::MaxTokens | Finish::Context);
+    if request.grammar.is_none() || !is_cut {
+        return ExitCode::SUCCESS;
+    }
+    let tokens = answer.tokens.len();
+    note::error(format_args!(
+        "the answer was cut after {tokens} tokens, before its structure was complete"
+    ));
+    ExitCode::from(CUT)
 }
 
 /// Notes what runs where, if the command is verbose.
@@ -156,12 +177,14 @@ fn print(
     bail!("the answer ended without a result")
 }
 
-/// The number of tokens that are decoded without drafts to compare speeds.
-const COMPARED_TOKENS: usize = 8;
+/// The number of tokens of plain decoding that an answer's speed is compared with, and the fewest
+/// tokens of an answer that come from rounds with drafts.
+const PLAIN_TOKENS: usize = 32;
+const DRAFTED_TOKENS: usize = 64;
 
-/// Compares an answer's speed with that of plain decoding after the same tokens, which is measured
-/// for a few of them. Returns `None` without drafts, or if drafter and target have cores of their
-/// own, because plain decoding would use all cores.
+/// Compares an answer's speed with that of plain decoding after the same tokens, which is measured.
+/// Returns `None` if too few tokens are compared, or if drafter and target have cores of their own,
+/// because plain decoding would use all cores.
 fn compared_with_plain(
     engine: &Forerun,
     text: Vec<TokenId>,
@@ -171,10 +194,13 @@ fn compared_with_plain(
     let statistics = &answer.statistics;
     let [first, .., last] = &answer.commits[..] else { return Ok(None) };
     let after_first = answer.tokens.len() - first.tokens;
-    if statistics.drafts == 0 || !engine.plan().placement().is_shared() {
+    let rounds = answer.verifications.iter();
+    let with_drafts = rounds.filter(|round| round.accepted > 0 || !round.rejected.is_empty());
+    let drafted: usize = with_drafts.map(|round| round.committed).sum();
+    if drafted < DRAFTED_TOKENS || !engine.plan().placement().is_shared() {
         return Ok(None);
     }
-    let plain_ns = engine.plain_token_ns(text, COMPARED_TOKENS, canceller)?;
+    let plain_ns = engine.plain_token_ns(text, PLAIN_TOKENS, canceller)?;
     let Some(plain_ns) = plain_ns else { return Ok(None) };
     let own_ns = (last.at_ns - first.at_ns) as f64 / after_first as f64;
     let kept: u64 = statistics.accepted.iter().sum();
@@ -185,6 +211,26 @@ fn compared_with_plain(
     )))
 }
 
+/// The fewest passes of an answer of which most had no draft if drafting paused.
+const PASSES: u64 = 16;
+
+/// Summarises an answer in one line. Says why, if drafting paused most of the time.
+pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
+    let statistics = &answer.statistics;
+    let plan = engine.plan();
+    // Plain decoding has no drafters. Other drafters may have found nothing, or failed.
+    let may_pause = !statistics.draft_tokens_by_drafter.is_empty()
+        && plan.drafter().has_model()
+        && plan.length() == DraftLength::Auto
+        && statistics.failures.is_empty();
+    let passes = statistics.target_forwards;
+    let paused = match may_pause && passes >= PASSES && statistics.drafts * 2 < passes {
+        true => " | drafting paused: the target alone is faster here",
+        false => "",
+    };
+    answer.summary() + paused
+}
+
 /// Maximum number of tokens to generate.
 const DEFAULT_MAX_TOKENS: usize = 200;
 
@@ -193,48 +239,68 @@ const DEFAULT_MAX_TOKENS: usize = 200;
 pub const DEMONSTRATION_SEED: u64 = 3;
 
 fn is_demonstration(arguments: &AnswerArguments) -> bool {
-    matches!(arguments.engine.model, None | Some(ModelSource::Embedded(_)))
+    matches!(arguments.engine.model.get(), None | Some(ModelSource::Embedded(_)))
 }
 
-/// Returns whether the checkpoint's suggested sampling is used: as an option says, or with the
-/// demonstration pair unless an option says how to sample.
+/// Returns whether the checkpoint's suggested sampling is used: in a chat, as an option says, or
+/// with the demonstration pair unless an option says how to sample.
 fn takes_suggested_sampling(arguments: &AnswerArguments) -> bool {
     let AnswerArguments { temperature, top_k, top_p, min_p, repetition_penalty, .. } = arguments;
-    let defaults = (&None, &0, &1.0, &0.0, &1.0);
-    let is_unsaid = (temperature, top_k, top_p, min_p, repetition_penalty) == defaults;
-    let prefers = arguments.prefers_suggested_sampling || is_demonstration(arguments);
-    arguments.suggested_sampling || prefers && is_unsaid
+    let is_said = top_k.is_some()
+        || [temperature, top_p, min_p, repetition_penalty].into_iter().any(Option::is_some);
+    arguments.is_chat || arguments.suggested_sampling || is_demonstration(arguments) && !is_said
 }
 
-/// Applies the checkpoint's suggested sampling to a valid request, if it is used.
+/// Applies the checkpoint's suggested sampling to a valid request, if it is used, or else the
+/// moderate one of chats. Options come first. A chat says what it uses.
 pub(crate) fn suggested_sampling(
     request: Request,
     arguments: &AnswerArguments,
     engine: &Forerun,
 ) -> anyhow::Result<Request> {
-    match engine.config().suggested_sampling {
-        _ if !takes_suggested_sampling(arguments) => Ok(request),
-        Some(suggested) => {
-            let request = request.sampled_as(suggested);
-            // The flags are valid, so the option is one of the file, which is not shown as a flag.
-            let of_file = |error: RequestError| anyhow!(error.to_string().replace('`', "\""));
-            request.validate().map_err(of_file).context(
-                "the sampling suggested by the checkpoint's generation_config.json is invalid: leave \
-                 out --suggested-sampling",
-            )?;
-            Ok(request)
-        }
-        None if !arguments.suggested_sampling => Ok(request),
+    let config = engine.config();
+    let base = match config.suggested_sampling {
+        _ if !takes_suggested_sampling(arguments) => return Ok(request),
+        _ if arguments.is_chat => config.chat_sampling(),
+        Some(suggested) => suggested,
         None => {
-            note("the checkpoint suggests no sampling options: decoding stays greedy");
-            Ok(request)
+            if arguments.suggested_sampling {
+                note("the checkpoint suggests no sampling options: decoding stays greedy");
+            }
+            return Ok(request);
         }
+    };
+    let AnswerArguments { temperature, top_k, top_p, min_p, repetition_penalty, .. } = arguments;
+    let sampling = SuggestedSampling {
+        temperature: temperature.unwrap_or(base.temperature),
+        top_k: top_k.unwrap_or(base.top_k),
+        top_p: top_p.unwrap_or(base.top_p),
+        min_p: min_p.unwrap_or(base.min_p),
+        repetition_penalty: repetition_penalty.unwrap_or(base.repetition_penalty),
+    };
+    if arguments.is_chat {
+        let source = match config.suggested_sampling {
+            _ if sampling != base => "",
+            Some(_) => ", as the checkpoint suggests",
+            None => ", the default",
+        };
+        note(format_args!("sampling: {sampling}{source}"));
     }
+    let request = request.sampled_as(sampling);
+    // The flags are valid, so the option is one of the file, which is not shown as a flag.
+    let of_file = |error: RequestError| anyhow!(error.to_string().replace('`', "\""));
+    request.validate().map_err(of_file).context(
+        "the sampling suggested by the checkpoint's generation_config.json is invalid: leave out \
+         --suggested-sampling, and set this option",
+    )?;
+    Ok(request)
 }
 
 pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
-    let temperature = arguments.temperature.unwrap_or(0.0);
-    let is_greedy = temperature == 0.0 && !takes_suggested_sampling(arguments);
+    let is_greedy = match arguments.temperature {
+        Some(temperature) => temperature == 0.0,
+        None => !takes_suggested_sampling(arguments),
+    };
     if is_greedy && arguments.verify != VerificationChoice::Auto {
         bail!(
             "--verify has no effect without --temperature above 0: set that, or leave --verify out"
@@ -248,11 +314,11 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
     }
     Ok(Request {
         sampling: SamplingOptions {
-            temperature,
-            top_k: arguments.top_k,
-            top_p: arguments.top_p,
-            min_p: arguments.min_p,
-            repetition_penalty: arguments.repetition_penalty,
+            temperature: arguments.temperature.unwrap_or(0.0),
+            top_k: arguments.top_k.unwrap_or(0),
+            top_p: arguments.top_p.unwrap_or(1.0),
+            min_p: arguments.min_p.unwrap_or(0.0),
+            repetition_penalty: arguments.repetition_penalty.unwrap_or(1.0),
             frequency_penalty: arguments.frequency_penalty,
             presence_penalty: arguments.presence_penalty,
             logit_bias,
@@ -268,6 +334,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
         ignore_eos: arguments.ignore_eos,
         special_tokens: false,
         logprobs: None,
+        prompt_logprobs: None,
         // The engine's own, which has the same option.
         draft_tokens: None,
         tree: forerun::Tree::None,
@@ -312,7 +379,7 @@ pub(crate) fn demonstration(arguments: &mut EngineArguments) -> anyhow::Result<(
 /// Uses the demonstration pair if no model is given, and returns whether it did. The
 /// demonstration's target by its name gets its drafter, unless another one is given.
 pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Result<bool> {
-    let is_unnamed = match arguments.model {
+    let is_unnamed = match arguments.model.get() {
         None if arguments.draft_model.is_some() => {
             bail!("--draft-model was given without --model: add --model with the target")
         }
@@ -320,7 +387,7 @@ pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Resu
         Some(ModelSource::Embedded(_)) => false,
         Some(_) => return Ok(false),
     };
-    arguments.model = Some(DEMONSTRATION_TARGET.into());
+    arguments.model.set(DEMONSTRATION_TARGET.into());
     if arguments.draft_model.is_none()
         && arguments.drafter.is_none_or(forerun::DrafterKind::has_model)
     {
@@ -331,7 +398,7 @@ pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Resu
 
 pub(crate) fn options(arguments: &EngineArguments) -> Options {
     Options {
-        model: arguments.model.clone().unwrap_or_default(),
+        model: arguments.model.get().cloned().unwrap_or_default(),
         draft_model: arguments.draft_model.clone(),
         method: arguments.method,
         pearl: arguments.pearl,
@@ -343,6 +410,8 @@ pub(crate) fn options(arguments: &EngineArguments) -> Options {
         weight_type: arguments.dtype,
         cache_type: arguments.kv_type,
         cache_bytes: arguments.cache_bytes,
+        // llama.cpp writes 0 for the model's own.
+        context_length: arguments.context_length.filter(|&tokens| tokens > 0),
         threads: arguments.threads,
         placement: arguments.placement.clone(),
         gpu_layers: arguments.gpu_layers,
@@ -381,7 +450,6 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
 }
 
 /// Standard output, until it is closed or fails.
-#[derive(Default)]
 pub(crate) struct Output {
     /// Whether streamed text is dropped, because another output is printed at the end.
     silent: bool,
@@ -390,6 +458,10 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    pub(crate) fn new(silent: bool) -> Self {
+        Self { silent, broken: None }
+    }
+
     pub(crate) fn write(&mut self, text: &str) -> ControlFlow<()> {
         if self.silent {
             return ControlFlow::Continue(());
@@ -450,7 +522,7 @@ fn report(
     let plan = engine.plan();
     let mut out = std::io::stdout().lock();
     if as_json {
-        let mut report = json_report(plan, answer, interrupted);
+        let mut report = json_report(plan, answer, finish_reason(answer, interrupted));
         if let Some(logprobs) = &answer.logprobs {
             report["logprobs"] = json_logprobs(engine.tokenizer(), logprobs);
             // The token that ended the answer has no text.
@@ -476,7 +548,7 @@ fn report(
         let additional = plan.additional_drafters().iter().map(|drafter| format!(" + {drafter}"));
         let additional = additional.chain(lookup_name(plan));
         let drafters = plan.drafter().to_string() + &additional.collect::<String>();
-        note(format_args!("{}, {drafters}: {}", plan.method(), answer.summary()));
+        note(format_args!("{}, {drafters}: {}", plan.method(), summary(engine, answer)));
     }
     Ok(())
 }
@@ -487,18 +559,23 @@ fn lookup_name(plan: &Plan) -> Option<String> {
     Some(format!(" + {lookup}"))
 }
 
-fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::Value {
+/// Returns the word for why an answer ended.
+pub(crate) fn finish_reason(answer: &Answer, interrupted: bool) -> &'static str {
+    match answer.finish {
+        Finish::Eos => "eos",
+        Finish::MaxTokens => "max_tokens",
+        Finish::Context => "context",
+        Finish::Stopped if interrupted => "interrupted",
+        Finish::Stopped => "stop",
+    }
+}
+
+pub(crate) fn json_report(plan: &Plan, answer: &Answer, finish_reason: &str) -> serde_json::Value {
     let statistics = &answer.statistics;
     json!({
         "text": answer.text,
         "tokens": answer.tokens,
-        "finish_reason": match answer.finish {
-            Finish::Eos => "eos",
-            Finish::MaxTokens => "max_tokens",
-            Finish::Context => "context",
-            Finish::Stopped if interrupted => "interrupted",
-            Finish::Stopped => "stop",
-        },
+        "finish_reason": finish_reason,
         "seed": answer.seed,
         "verification": match answer.verification {
             Verification::Rejection => "rejection",

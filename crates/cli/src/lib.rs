@@ -22,6 +22,7 @@ mod doctor;
 mod engine_options;
 mod export;
 mod flags;
+mod foreign_options;
 mod generate;
 mod interrupts;
 #[cfg(feature = "laboratory")]
@@ -50,6 +51,7 @@ mod terminal;
 mod text_file;
 #[cfg(feature = "train")]
 mod train;
+mod word_wrap;
 
 use arguments::{Arguments, Bench, Command};
 use clap::{CommandFactory, Parser};
@@ -146,16 +148,19 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
 /// process if the line is wrong, or asks for help. The names say where options come from, other
 /// than the line.
 fn arguments(line: Vec<OsString>) -> anyhow::Result<(Arguments, Vec<String>)> {
-    let given = config_file::with_other_options(&Arguments::command(), line, |name| {
-        std::env::var_os(name)
-    })?;
-    let arguments = Arguments::try_parse_from(given.line).unwrap_or_else(|error| {
-        if !given.sources.is_empty() && error.use_stderr() {
-            note(format_args!("further options come from {}", given.sources.join(", ")));
-        }
-        error.exit()
-    });
-    Ok((arguments, given.sources))
+    let root = Arguments::command();
+    let given = config_file::with_other_options(&root, line, |name| std::env::var_os(name))?;
+    let error = match Arguments::try_parse_from(&given.line) {
+        Ok(arguments) => return Ok((arguments, given.sources)),
+        Err(error) => error,
+    };
+    if let Some(hint) = foreign_options::hint(&root, &given.line) {
+        anyhow::bail!(hint);
+    }
+    if !given.sources.is_empty() && error.use_stderr() {
+        note(format_args!("further options come from {}", given.sources.join(", ")));
+    }
+    error.exit()
 }
 
 /// Returns whether the reader of standard output closed it, which is not a failure.

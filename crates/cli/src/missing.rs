@@ -1,5 +1,5 @@
-//! Commands whose feature is not part of this build: `--help` lists them, and running one says how
-//! to get it.
+//! Commands whose feature is not part of this build: `--help` does not list them, but running one
+//! says how to get it.
 
 #![cfg_attr(
     all(feature = "laboratory", feature = "plots", feature = "server", feature = "train"),

@@ -27,13 +27,14 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     if temperature.is_nan() || temperature <= 0.0 {
         bail!("--temperature is {temperature}, but it must be above 0: at 0 nothing is sampled");
     }
+    let model = model.require()?;
     let threads = bench::threads(threads)?;
     let content = text_file::read(&text)
         .with_context(|| format!("cannot read the text {}", text.display()))?;
     let locate =
         |model: &ModelSource| progress::loader(false, true).locate(model).map(ModelSource::Path);
     let options = QualityOptions {
-        model: locate(&model)?,
+        model: locate(model)?,
         weight_types: dtype.concat(),
         draft_models: draft_model.iter().map(locate).collect::<Result<_, _>>()?,
         max_tokens: tokens,

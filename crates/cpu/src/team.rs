@@ -138,6 +138,8 @@ const OPEN: usize = 1 << (usize::BITS - 1);
 /// One run, as helpers see it.
 struct Run {
     work: &'static Work<'static>,
+    /// The value of [`Shared::run`] during this run. The run opens just before it has that value.
+    number: usize,
     leader: Thread,
 }
 
@@ -351,7 +353,8 @@ impl Team {
         // the run. This function neither returns nor unwinds (it catches the leader's own panic)
         // before the run is closed and all helpers have left it.
         let static_work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
-        let run = Run { work: static_work, leader: thread::current() };
+        let number = shared.run.load(Ordering::Relaxed).wrapping_add(1);
+        let run = Run { work: static_work, number, leader: thread::current() };
         // SAFETY: this thread is the leader. The last run is closed, and no helper is inside.
         unsafe { *shared.current.get() = Some(run) };
         let helpers = &self.helpers[..members - 1];
@@ -517,17 +520,18 @@ fn helper_loop(
             // The others have done all the work.
             continue;
         }
-        // It may be a later run than the one that was seen. It cannot end as long as this helper is
-        // inside.
-        seen = shared.run.load(Ordering::Acquire);
         // SAFETY: this helper is inside the run.
         let current = unsafe { &*shared.current.get() };
+        // It may be a later run, of a smaller team. The leader does not wait for this helper then.
+        let is_invited = number < shared.invited.load(Ordering::Relaxed);
         // A guard, so that the helper leaves even if dropping a second panic's payload panics.
         let leader = current.as_ref().map(|run| run.leader.clone());
-        let _leave = LeaveOnDrop { shared, leader };
-        let Some(Run { work, .. }) = current else { return seen };
-        if number >= shared.invited.load(Ordering::Relaxed) {
-            // It is a later run, of a smaller team.
+        let _leave = LeaveOnDrop { shared, leader, is_invited };
+        let Some(Run { work, number: run, .. }) = current else { return seen };
+        // It may be a later run than the one that was seen, also one whose number `shared.run` does
+        // not have yet. It must not be entered again, or the leader would count this helper twice.
+        seen = *run;
+        if !is_invited {
             continue;
         }
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number))) {
@@ -539,7 +543,7 @@ fn helper_loop(
 /// Waits until there is a run after `seen` to which the helper is invited, or until the team stops.
 /// Between runs without it, it does not spin.
 fn wait_until_invited(shared: &Shared, number: usize, seen: usize, yields: &dyn Fn() -> bool) {
-    let is_new = || shared.run.load(Ordering::Acquire) != seen;
+    let is_new = || (1..OPEN).contains(&shared.run.load(Ordering::Acquire).wrapping_sub(seen));
     let is_called = || {
         let is_invited = || number < shared.invited.load(Ordering::Relaxed);
         is_new() && (is_invited() || shared.stop.load(Ordering::Relaxed))
@@ -560,12 +564,13 @@ fn wait_until_invited(shared: &Shared, number: usize, seen: usize, yields: &dyn 
 struct LeaveOnDrop<'a> {
     shared: &'a Shared,
     leader: Option<Thread>,
+    is_invited: bool,
 }
 
 impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
         // The leader may wait for either. Once nobody is inside it may start the next run.
-        let was_last = self.shared.absent.fetch_sub(1, Ordering::AcqRel) == 1;
+        let was_last = self.is_invited && self.shared.absent.fetch_sub(1, Ordering::AcqRel) == 1;
         let was_alone = self.shared.inside.fetch_sub(1, Ordering::AcqRel) == 1;
         if let Some(leader) = self.leader.as_ref().filter(|_| was_last || was_alone) {
             leader.unpark();
@@ -661,6 +666,36 @@ mod tests {
             let counts: Vec<usize> = counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
             assert_eq!(counts, [1, usize::from(members > 1), usize::from(members > 2)]);
         }
+    }
+
+    /// More threads than cores, so that helpers often come late, also to a run that opens meanwhile.
+    #[test]
+    fn members_work_once_beside_other_load() {
+        let (team, stop) = (Team::unpinned(4).unwrap(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let once = |round: usize| {
+                let members = 2 + round * 7 % 3;
+                let counts: Vec<AtomicUsize> = (0..4).map(|_| AtomicUsize::new(0)).collect();
+                let count = |member: usize| _ = counts[member].fetch_add(1, Ordering::Relaxed);
+                let leader = lock(&team.leader_lock);
+                // A helper that comes too late for this run may enter the next one.
+                team.lead(&|_| (), 4, Attendance::Optional);
+                team.lead(&count, members, Attendance::All);
+                drop(leader);
+                let counts = counts.iter().map(|n| n.load(Ordering::Relaxed));
+                counts.eq((0..4).map(|member| usize::from(member < members)))
+            };
+            let wrong = (0..3_000).find(|&round| !once(round));
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, None, "the run in which a member did not work once");
+        });
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct Answer {
     pub tokens: Vec<TokenId>,
     /// The log-probabilities at the position of each of these tokens, if requested.
     pub logprobs: Option<Vec<TokenLogprob>>,
+    /// The log-probabilities of the prompt's tokens after the first, if requested.
+    pub prompt_logprobs: Option<Vec<TokenLogprob>>,
     /// The number of tokens of the prompt.
     pub prompt_tokens: usize,
     /// Why the answer ended.
@@ -92,9 +94,9 @@ impl Answer {
         first.map_or(0, |span| self.prompt_tokens.saturating_sub(computed(span)))
     }
 
-    /// Summarises the answer in one line: speed, mean accepted tokens (MAT), acceptance by draft
-    /// position, the draft tokens of each drafter if there are several, the share of the time in
-    /// which drafter and target worked together, and failures.
+    /// Summarises the answer in one line: speed; mean accepted tokens (MAT) and acceptance by draft
+    /// position, if there were drafts; the draft tokens of each drafter, if there are several; the
+    /// share of the time in which drafter and target worked together, if there is one; failures.
     #[must_use]
     pub fn summary(&self) -> String {
         let statistics = &self.statistics;
@@ -102,19 +104,19 @@ impl Answer {
             return "no tokens".into();
         }
         let mut line = format!(
-            "{} token{}, {:.1} tokens/s, first after {:.1} ms | MAT {:.2}",
+            "{} token{}, {:.1} tokens/s, first after {:.1} ms",
             self.tokens.len(),
             if self.tokens.len() == 1 { "" } else { "s" },
             self.tokens_per_second(),
             self.first_token_ns as f64 / 1e6,
-            statistics.mean_accepted_tokens(),
         );
         if statistics.drafts > 0 {
             let rates = statistics.acceptance_per_position();
             let shown: Vec<String> =
                 rates.iter().map(|rate| format!("{:.0}", rate * 100.0)).collect();
             line += &format!(
-                " | accepted {:.0} %, by position {} %",
+                " | MAT {:.2} | accepted {:.0} %, by position {} %",
+                statistics.mean_accepted_tokens(),
                 statistics.acceptance_rate() * 100.0,
                 shown.join(" "),
             );
@@ -124,8 +126,10 @@ impl Answer {
             let counts: Vec<String> = by_drafter.iter().map(ToString::to_string).collect();
             line += &format!(" | draft tokens by drafter: {}", counts.join(", "));
         }
-        let together = together_share(&self.trace);
-        line += &format!(" | drafter and target together {:.0} % of the time", together * 100.0);
+        let together = (together_share(&self.trace) * 100.0).round();
+        if together > 0.0 {
+            line += &format!(" | drafter and target together {together} % of the time");
+        }
         for failure in &statistics.failures {
             line += &format!(" | {failure}; decoding continued without it");
         }

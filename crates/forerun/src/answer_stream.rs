@@ -75,6 +75,7 @@ pub struct AnswerStream<'a> {
     /// Whether to free the sequence's caches in the end, because no other answer continues it.
     pub(crate) releases: bool,
     pub(crate) prompt_tokens: usize,
+    pub(crate) prompt_logprobs: Option<Vec<TokenLogprob>>,
     pub(crate) verification: Verification,
     pub(crate) seed: u64,
     pub(crate) events: VecDeque<AnswerEvent>,
@@ -192,6 +193,7 @@ impl AnswerStream<'_> {
             logprobs: self.sequence.logprobs().map(of_answer),
             tokens: std::mem::take(&mut self.sink.tokens),
             prompt_tokens: self.prompt_tokens,
+            prompt_logprobs: self.prompt_logprobs.take(),
             // A stop string may end the text within a step that also reached a limit.
             finish: if self.sink.closed { Finish::Stopped } else { finish },
             seed: self.seed,

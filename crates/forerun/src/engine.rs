@@ -100,10 +100,10 @@ impl OpenedPlan {
     ) -> Result<(Self, Runtime), ForerunError> {
         Isa::from_environment()?;
         let target = open_model(plan.model(), loader)?;
+        let config = config(plan, &target)?;
         let mut drafters = OpenDrafter::all(plan, &target, loader)?;
         let translates = drafters.iter().any(OpenDrafter::translates);
-        let context = target.checkpoint.config().max_position_embeddings;
-        let drafter_context = DrafterContext::of(&drafters, context);
+        let drafter_context = DrafterContext::of(&drafters, config.max_position_embeddings);
         let features = drafters.iter().find_map(OpenDrafter::features);
         let is_here = |role: Role| {
             let mut workers =
@@ -173,7 +173,6 @@ impl OpenedPlan {
         };
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
-        let config = target.checkpoint.config().clone();
         let vocab_size = target.checkpoint.architecture().vocab_size;
         let grammars = GrammarCompiler::new(Arc::clone(&target.tokenizer), config.vocab_size);
         let loaded = Arc::new(Loaded {
@@ -233,6 +232,22 @@ impl OpenedPlan {
             workers,
             sequences: AtomicU64::new(0),
             cache_usage: loaded.cache_usage().clone(),
+        }
+    }
+}
+
+/// Returns the target's configuration, with the context length of the plan.
+fn config(plan: &Plan, target: &OpenModel) -> Result<Config, ForerunError> {
+    let mut config = target.checkpoint.config().clone();
+    let context = config.max_position_embeddings;
+    match plan.context_length() {
+        Some(found) if found > context => {
+            let model = plan.model().clone();
+            Err(ForerunError::ContextLength { found, context, model })
+        }
+        limit => {
+            config.max_position_embeddings = limit.unwrap_or(context);
+            Ok(config)
         }
     }
 }
@@ -346,7 +361,8 @@ impl Forerun {
         AnswerDecoders::new(&self.plan, &self.lock_learned().patterns())
     }
 
-    /// Returns the target's configuration.
+    /// Returns the target's configuration. Its `max_position_embeddings` is the plan's context
+    /// length, if the plan has one.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -569,8 +585,8 @@ impl Forerun {
     }
 
     /// Measures how long plain decoding takes for a token after the given tokens, in nanoseconds:
-    /// the median of up to `count` tokens, and of those of about a second at most. Returns `None`
-    /// if the context has no room for two tokens, or if `canceller` stops the measurement before.
+    /// the median of `count` tokens. Returns `None` if the context has no room for them, if they
+    /// would take more than four seconds, or if `canceller` stops the measurement before.
     ///
     /// # Errors
     /// As [`Forerun::stream`].
@@ -580,13 +596,12 @@ impl Forerun {
         count: usize,
         canceller: &Canceller,
     ) -> Result<Option<f64>, ForerunError> {
-        const ENOUGH: Duration = Duration::from_secs(1);
+        const LONGEST: Duration = Duration::from_secs(4);
         let room = self.config.max_position_embeddings.saturating_sub(tokens.len());
-        let max_tokens = room.min(count + 1);
-        if max_tokens < 2 {
+        if room <= count {
             return Ok(None);
         }
-        let request = Request { max_tokens, ignore_eos: true, ..Request::default() };
+        let request = Request { max_tokens: count + 1, ignore_eos: true, ..Request::default() };
         let stream = self.stream_tokens(tokens, &request, Method::Autoregressive, canceller)?;
         let (mut times, mut last, mut measured) = (Vec::new(), None, Duration::ZERO);
         for event in stream {
@@ -598,12 +613,13 @@ impl Forerun {
                 times.push(now - last);
                 measured += now - last;
             }
-            if measured >= ENOUGH {
-                break;
+            if measured * count as u32 > LONGEST * times.len() as u32 {
+                return Ok(None);
             }
         }
         times.sort_unstable();
-        Ok(times.get(times.len() / 2).map(|time| time.as_nanos() as f64))
+        let median = times.get(count / 2).filter(|_| times.len() == count);
+        Ok(median.map(|time| time.as_nanos() as f64))
     }
 
     /// Encodes a text as [`Forerun::generate`] does.
@@ -745,6 +761,8 @@ impl Forerun {
     ) -> Result<AnswerStream<'_>, ForerunError> {
         let method = request.decoded_by(continuation.method);
         let mut sampling = self.sampling_of(&prompt, request, method)?;
+        let score = |top| self.score(&prompt[..1], &prompt[1..], top, canceller);
+        let prompt_logprobs = request.prompt_logprobs.map(score).transpose()?;
         let context = self.config.max_position_embeddings;
         let eos = self.end_tokens(request);
         let grammar = match &request.grammar {
@@ -794,6 +812,7 @@ impl Forerun {
             learns,
             releases: false,
             prompt_tokens,
+            prompt_logprobs,
             verification,
             seed,
             events: VecDeque::new(),

@@ -224,6 +224,19 @@ pub enum ForerunError {
         /// The number of the model's tokens.
         expected: usize,
     },
+    /// The context is to be longer than the model's.
+    #[error(
+        "`context_length` is {found}, but the model {model} has a context of {context}: give at most that, or leave \
+         `context_length` out"
+    )]
+    ContextLength {
+        /// The number of tokens.
+        found: usize,
+        /// The model's context length in tokens.
+        context: usize,
+        /// The target.
+        model: ModelSource,
+    },
     /// The prompt is empty.
     #[error("the prompt is empty: give some text to continue")]
     EmptyPrompt,

@@ -55,6 +55,7 @@ pub struct Plan {
     pearl: PearlOptions,
     types: ModelTypes,
     cache_bytes: Option<usize>,
+    context_length: Option<usize>,
     placement: Placement,
     pinned: bool,
     easyspec: Option<EasySpec>,
@@ -82,6 +83,10 @@ impl Plan {
     }
 
     fn build(options: Options, topology: &Topology) -> Result<Self, PlanError> {
+        if let Some(found) = options.context_length.filter(|&tokens| tokens < 2) {
+            let (option, expected) = ("context_length", "at least 2, for a prompt and an answer");
+            return Err(PlanError::Range { option, found: found.to_string(), expected });
+        }
         // A missing or broken checkpoint is reported when it is opened.
         let on_disk = options.draft_model.as_ref().and_then(ModelSource::path);
         let found = on_disk.and_then(|path| SpeculatorKind::of(path).ok()?);
@@ -112,7 +117,8 @@ impl Plan {
             true => Some(options.model.clone()),
             false => options.draft_model.filter(|_| drafter.has_model()),
         };
-        let Options { model, pearl, weight_type, cache_type, cache_bytes, .. } = options;
+        let Options { model, pearl, weight_type, cache_type, cache_bytes, context_length, .. } =
+            options;
         Ok(Self {
             model,
             draft_model,
@@ -124,6 +130,7 @@ impl Plan {
             pearl,
             types: ModelTypes { weights: weight_type, cache: cache_type },
             cache_bytes,
+            context_length,
             placement,
             pinned,
             easyspec,
@@ -227,6 +234,12 @@ impl Plan {
         self.cache_bytes
     }
 
+    /// Returns the most tokens of a prompt and its answer, if they are fewer than the model's.
+    #[must_use]
+    pub fn context_length(&self) -> Option<usize> {
+        self.context_length
+    }
+
     /// Returns the cores of each role.
     #[must_use]
     pub fn placement(&self) -> &Placement {
@@ -278,6 +291,15 @@ mod tests {
             (options.threads, options.placement) = (Some(1), "target=cpu:0".parse().ok());
         });
         assert!(both_options.is_err_and(|error| error.contains("leave one out")));
+        Ok(())
+    }
+
+    #[test]
+    fn a_context_has_room_for_a_prompt_and_an_answer() -> Result<(), String> {
+        assert_eq!(plan(|_| ())?.context_length(), None);
+        assert_eq!(plan(|options| options.context_length = Some(2))?.context_length(), Some(2));
+        let error = plan(|options| options.context_length = Some(1)).err().unwrap_or_default();
+        assert!(error.starts_with("`context_length` is 1, but it must be at least 2"), "{error}");
         Ok(())
     }
 

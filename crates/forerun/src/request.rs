@@ -83,6 +83,10 @@ pub struct Request {
     /// These are the target's own log-probabilities, before any of the sampling options. They do
     /// not depend on the drafter.
     pub logprobs: Option<usize>,
+    /// Reports the same of the prompt's tokens after the first
+    /// ([`Answer::prompt_logprobs`](crate::Answer::prompt_logprobs)). The prompt is scored before the
+    /// answer begins.
+    pub prompt_logprobs: Option<usize>,
     /// The number of tokens of a draft, instead of the engine's. It changes the speed, not the
     /// distribution of the text.
     pub draft_tokens: Option<usize>,
@@ -109,6 +113,7 @@ impl Default for Request {
             ignore_eos: false,
             special_tokens: false,
             logprobs: None,
+            prompt_logprobs: None,
             draft_tokens: None,
             tree: Tree::None,
             grammar: None,
@@ -243,7 +248,8 @@ impl Request {
         if self.max_tokens == 0 {
             return Err(RequestError::NoTokens);
         }
-        if let Some(count) = self.logprobs.filter(|&count| count > MAX_LOGPROBS) {
+        let most = self.logprobs.max(self.prompt_logprobs);
+        if let Some(count) = most.filter(|&count| count > MAX_LOGPROBS) {
             return Err(RequestError::Logprobs(count));
         }
         let sampling = Sampling {

@@ -64,6 +64,8 @@ impl Forerun {
         let mut scores = Vec::with_capacity(continuation.len());
         let ended = text.score(&mut *cluster, top, &mut scores);
         cluster.release(text.sequence);
+        // Nobody reads what was recorded of it.
+        drop(self.take_trace_of(text.sequence));
         ended?;
         Ok(scores)
     }

@@ -40,6 +40,18 @@ fn scores_of_an_answer_are_its_log_probabilities() {
         }
     }
     assert_eq!(engine.score(&prompt, &[], 0, &Canceller::new()).unwrap(), []);
+    // With an answer, and without one.
+    let with_prompt = |prompt_logprobs| {
+        let request = Request { prompt_logprobs, max_tokens: 3, ..Request::default() };
+        engine.complete("Once upon a time", &request).unwrap()
+    };
+    let scores = engine.score(&prompt[..1], &prompt[1..], 2, &Canceller::new()).unwrap();
+    let answer = with_prompt(Some(2));
+    assert_eq!(answer.prompt_logprobs, Some(scores));
+    let without = with_prompt(None);
+    assert_eq!((without.prompt_logprobs, without.tokens), (None, answer.tokens));
+    let request = Request { prompt_logprobs: Some(21), ..Request::default() };
+    assert!(request.validate().is_err());
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Generator {
         Self { forerun, metrics, room, next, running }
     }
 
-    /// Returns the sampling options of requests that set none: those that the model suggests, or
+    /// Returns the sampling options of completions that set none: those that the model suggests, or
     /// else temperature 1.
     #[must_use]
     pub fn default_sampling(&self) -> SamplingOptions {
@@ -80,6 +80,13 @@ impl Generator {
             Some(suggested) => request.sampled_as(suggested).sampling,
             None => request.sampling,
         }
+    }
+
+    /// Returns the sampling options of chats that set none: those that the model suggests, or else
+    /// moderate ones.
+    #[must_use]
+    pub fn chat_sampling(&self) -> SamplingOptions {
+        Request::default().sampled_as(self.forerun.config().chat_sampling()).sampling
     }
 
     /// Returns the engine.
@@ -125,7 +132,10 @@ impl Generator {
         let mut stream = match self.forerun.stream_tokens(prompt, &request, method, canceller) {
             Ok(stream) => stream,
             Err(error) => {
-                self.failed(&error);
+                match canceller.is_cancelled() {
+                    true => self.metrics.cancelled.add(1),
+                    false => self.failed(&error),
+                }
                 return drop(sender.blocking_send(Err(error)));
             }
         };

@@ -94,6 +94,75 @@ fn required_calls_follow_the_schema() {
     }
 }
 
+/// Tokens are bytes: the tag and the name take 49, the arguments about 28 more.
+#[test]
+fn a_call_that_was_cut_is_no_call() {
+    let pair = RandomPair::make().unwrap();
+    let server = serve(&pair);
+    let tools = json!([{"type": "function", "function": weather()}]);
+    for limit in [20, 40, 55, 70] {
+        let fields = json!({"tools": tools, "tool_choice": "required", "max_tokens": limit});
+        let body = chat(fields);
+        let whole = server.post("/v1/chat/completions", &body).json();
+        let choice = &whole["choices"][0];
+        assert_eq!(choice["finish_reason"], "length", "{whole}");
+        let message = json!({"role": "assistant", "content": "", "refusal": null});
+        assert_eq!(choice["message"], message);
+        assert_eq!(whole["usage"]["completion_tokens"], limit);
+        let events = server.post("/v1/chat/completions", &with(body, json!({"stream": true})));
+        let events = events.events();
+        assert_eq!(streamed_calls(&events), []);
+        assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length");
+        let tool = with(weather(), json!({"type": "function"}));
+        let body = json!({
+            "input": "Weather?", "tools": [tool], "tool_choice": "required",
+            "max_output_tokens": limit,
+        });
+        let response = server.post("/v1/responses", &body).json();
+        assert_eq!(response["status"], "incomplete", "{response}");
+        let output = response["output"].as_array().unwrap();
+        assert!(output.iter().all(|item| item["type"] == "message"), "{response}");
+        let mut tool = weather();
+        tool["input_schema"] = tool["parameters"].take();
+        let body = json!({
+            "messages": [{"role": "user", "content": "Weather?"}], "tools": [tool],
+            "tool_choice": {"type": "any"}, "max_tokens": limit,
+        });
+        let message = server.post("/v1/messages", &body).json();
+        assert_eq!(
+            (&message["stop_reason"], &message["content"]),
+            (&json!("max_tokens"), &json!([]))
+        );
+    }
+}
+
+/// Without `additionalProperties`.
+#[test]
+fn arguments_and_answers_have_no_properties_that_the_schema_does_not_list() {
+    let pair = RandomPair::make().unwrap();
+    let server = serve(&pair);
+    let schema = json!({"type": "object", "properties": {"on": {"type": "boolean"}}});
+    let is_closed = |text: &Value| {
+        let value: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+        value.as_object().unwrap().keys().all(|name| name == "on")
+    };
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let function = json!({"name": "light", "parameters": schema});
+    for seed in 0..4 {
+        let hot = json!({"seed": seed, "temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0});
+        let fields = json!({
+            "tools": [{"type": "function", "function": function}], "tool_choice": "required",
+            "parallel_tool_calls": false,
+        });
+        let called = server.post("/v1/chat/completions", &with(chat(hot.clone()), fields)).json();
+        let call = &called["choices"][0]["message"]["tool_calls"][0];
+        assert!(is_closed(&call["function"]["arguments"]), "{called}");
+        let body = with(chat(hot), json!({"response_format": format}));
+        let answer = server.post("/v1/chat/completions", &body).json();
+        assert!(is_closed(&answer["choices"][0]["message"]["content"]), "{answer}");
+    }
+}
+
 #[test]
 fn conversations_with_calls_reach_the_template() {
     let pair = RandomPair::make().unwrap();

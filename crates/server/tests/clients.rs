@@ -523,20 +523,29 @@ fn bodies_that_are_no_json_say_where() {
         "/tokenize",
         "/detokenize",
     ];
+    let long = format!("{{\"prompt\": \"{}\" oh \"{}\"}}", "é".repeat(99), "→".repeat(99));
     for (body, place) in [
-        ("", "line 1 column 0"),
-        ("{", "line 1 column 1"),
-        ("{\"model\": \"x\",}", "line 1 column 15"),
-        ("{\n \"model\": 'x'\n}", "line 2 column 11"),
-        ("{\"temperature\": NaN}", "line 1 column 17"),
-        ("{\"messages\": [\n{\"role\": \"user\" \"content\": \"x\"}\n]}", "line 2 column 17"),
-        ("{\"prompt\": [\"a\",\n\"b\" \"c\"], \"input\": 1}", "line 2 column 5"),
+        ("", "EOF while parsing a value at line 1 column 0"),
+        ("{", "EOF while parsing an object at line 1 column 1, near: {"),
+        ("{\"model\": \"x\",}", "trailing comma at line 1 column 15, near: {\"model\": \"x\",}"),
+        ("{\n \"model\": 'x'\n}", "expected value at line 2 column 11, near: \"model\": 'x'"),
+        ("{\"temperature\": NaN}", "line 1 column 17, near: {\"temperature\": NaN}"),
+        (
+            "{\"messages\": [\n{\"role\": \"user\" \"content\": \"x\"}\n]}",
+            "line 2 column 17, near: {",
+        ),
+        (
+            "{\"prompt\": [\"a\",\n\"b\" \"c\"], \"input\": 1}",
+            "line 2 column 5, near: \"b\" \"c\"]",
+        ),
         ("{\"tools\": [{\"type\": \"function\",\n\n  \"function\": {]}", "line 3 column 16"),
-        ("{\"tokens\": []} {", "line 1 column 16"),
+        ("{\"tokens\": []} {", "trailing characters at line 1 column 16, near: {\"tokens\": []} {"),
         ("\u{feff}{}", "line 1 column 1"),
-        ("model=x&prompt=y", "line 1 column 1"),
-        ("[1, 2]", "line 1 column"),
-        ("\"text\"", "line 1 column"),
+        ("model=x&prompt=y", "expected value at line 1 column 1, near: model=x&prompt=y"),
+        ("[1, 2]", "invalid type: sequence, expected an object at line 1 column"),
+        ("\"text\"", "invalid type: string \"text\", expected an object at line 1 column"),
+        // At most 30 bytes before and after the place.
+        (&*long, "near: éééééééééééééé\" oh \"→→→→→→→→"),
     ] {
         for path in paths {
             let wrong = server.send("POST", path, "", body);

@@ -187,6 +187,36 @@ fn fields_of_llama_server_and_vllm_do_what_openais_do() {
 }
 
 #[test]
+fn chats_sample_moderately_where_nothing_says_how() {
+    let pair = RandomPair::make().unwrap();
+    let server = serve(&pair);
+    let moderate = json!({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05});
+    let unfiltered = json!({"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0});
+    for (path, body, text) in requests() {
+        if path.ends_with("count_tokens") {
+            continue;
+        }
+        let limit = if path == "/v1/responses" { "max_output_tokens" } else { "max_tokens" };
+        let body = with(body, json!({limit: 20, "ignore_eos": true}));
+        let answer = |fields: Value| {
+            let response = server.post(path, &with(body.clone(), fields));
+            assert_eq!(response.status, 200, "{}", response.body);
+            response.json().pointer(text).unwrap().clone()
+        };
+        let default = if path == "/v1/completions" { &unfiltered } else { &moderate };
+        assert_eq!(answer(json!({})), answer(default.clone()), "{path}");
+        // A field that is sent leaves the others as they are.
+        for sent in [json!({"temperature": 1.5}), json!({"top_k": 3}), json!({"min_p": 0})] {
+            let all = with(default.clone(), sent.clone());
+            assert_eq!(answer(sent.clone()), answer(all), "{path} {sent}");
+        }
+        let greedy = answer(json!({"temperature": 0}));
+        assert_eq!(greedy, answer(with(unfiltered.clone(), json!({"temperature": 0}))), "{path}");
+        assert_ne!(greedy, answer(json!({})), "{path}");
+    }
+}
+
+#[test]
 fn minus_one_is_a_random_seed() {
     let pair = RandomPair::make().unwrap();
     let server = serve(&pair);

@@ -48,7 +48,14 @@ fn chats_are_the_engines_streamed_or_not() {
     let template = ChatTemplate::plain().unwrap();
     let messages = [Message::system("Be brief."), Message::user("Hello?")];
     let request = Request {
-        sampling: SamplingOptions { temperature: 0.8, top_p: 0.9, ..SamplingOptions::default() },
+        // The request says nothing of the other filters.
+        sampling: SamplingOptions {
+            temperature: 0.7,
+            top_k: 40,
+            top_p: 0.9,
+            min_p: 0.05,
+            ..SamplingOptions::default()
+        },
         seed: Some(11),
         logprobs: Some(2),
         ..plain_request(20)
@@ -65,7 +72,7 @@ fn chats_are_the_engines_streamed_or_not() {
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [{"type": "text", "text": "Hello?"}]},
         ],
-        "max_completion_tokens": 20, "temperature": 0.8, "top_p": 0.9, "seed": 11,
+        "max_completion_tokens": 20, "temperature": 0.7, "top_p": 0.9, "seed": 11,
         "logprobs": true, "top_logprobs": 2, "ignore_eos": true,
     });
     let whole = server.post("/v1/chat/completions", &body);

@@ -144,7 +144,7 @@ fn the_page_has_all_its_files_and_loads_nothing_from_elsewhere() {
         }
         paths.extend(between(&text, "from \"./", '"').map(|name| format!("/page/{name}")));
     }
-    assert_eq!(visited.len(), 9, "{visited:?}");
+    assert_eq!(visited.len(), 10, "{visited:?}");
     assert_eq!(server.post("/", &json!({})).status, 405);
     assert_eq!(server.get("/page/other.js").status, 404);
 }
@@ -169,7 +169,10 @@ fn properties_say_which_methods_are_available() {
         let server = run(bind(|_| ()), pair.target(), drafter);
         let properties = server.get("/props").json();
         assert_eq!(properties["model"], MODEL);
-        assert_eq!(properties["default_sampling"]["temperature"], 1.0);
+        let expected = json!({
+            "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.0,
+        });
+        assert_eq!(properties["default_sampling"], expected);
         assert!(properties["context_length"].as_u64().unwrap() > 0);
         assert!(!properties["devices"].as_array().unwrap().is_empty());
         let expected = if drafter.is_some() { "speculative" } else { "autoregressive" };
@@ -220,7 +223,8 @@ fn details_of_tokens_add_up_to_the_answer() {
                 let is_chat = path.contains("chat");
                 let mut body = json!({
                     "stream": true, "stream_options": {"include_usage": true}, "n": 2, "seed": 4,
-                    "max_tokens": 24, "temperature": 0.7, "ignore_eos": true,
+                    "max_tokens": 24, "temperature": 0.7, "top_k": 0, "top_p": 1, "min_p": 0,
+                    "ignore_eos": true,
                     "token_details": true, "speculation": {"method": method},
                 });
                 if is_chat {

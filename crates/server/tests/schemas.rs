@@ -171,7 +171,8 @@ fn an_answer_next_to_tools_is_a_call_or_has_the_format() {
             for seed in 0..12 {
                 let body = json!({
                     "messages": [{"role": "user", "content": "Pay 5."}], "max_tokens": 120, "seed": seed,
-                    "temperature": 2.0, "response_format": format, "parallel_tool_calls": false,
+                    "temperature": 2.0, "top_k": 0, "top_p": 1, "min_p": 0,
+                    "response_format": format, "parallel_tool_calls": false,
                     "tools": [{"type": "function", "function": {"name": "pay", "parameters": pay}}],
                 });
                 let (status, answer) = post(&server, "/v1/chat/completions", &body);

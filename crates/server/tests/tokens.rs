@@ -165,6 +165,69 @@ fn log_probabilities_have_the_bytes_of_tokens() {
     assert_eq!(streamed, offsets(logprobs));
 }
 
+/// As lm-eval's `local-completions` asks, with texts or tokens.
+#[test]
+fn an_echoed_prompt_has_the_log_probabilities_of_its_tokens() {
+    let pair = RandomPair::make().unwrap();
+    let (server, engine) = (serve(&pair), engine(&pair));
+    let texts = ["x".to_owned(), "é→ </s>x".to_owned(), "Once upon a time ".repeat(9)];
+    let tokens = texts.each_ref().map(|text| engine.encode_prompt(text).unwrap());
+    let decoded = tokens.each_ref().map(|list| engine.tokenizer().decode_with_special(list));
+    let fields = json!({
+        "echo": true, "logprobs": 1, "max_tokens": 1, "temperature": 0, "seed": 1234,
+        "ignore_eos": true,
+    });
+    let answer = |prompt: &Value, more: Value| {
+        let body = with(json!({"model": MODEL, "prompt": prompt}), fields.clone());
+        let answer = server.post("/v1/completions", &with(body, more));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()
+    };
+    for (prompt, shown) in [(json!(texts), &texts), (json!(tokens), &decoded)] {
+        let whole = answer(&prompt, json!({}));
+        let plain = answer(&prompt, json!({"echo": false, "logprobs": null}));
+        let alone = answer(&prompt, json!({"max_tokens": 0}));
+        assert_eq!(alone["usage"]["completion_tokens"], 0);
+        for (index, (tokens, text)) in tokens.iter().zip(shown).enumerate() {
+            let choice = &whole["choices"][index];
+            let generated = plain["choices"][index]["text"].as_str().unwrap();
+            assert_eq!(choice["text"], format!("{text}{generated}"));
+            let list = |name: &str| choice["logprobs"][name].as_array().unwrap().clone();
+            let (values, tops) = (list("token_logprobs"), list("top_logprobs"));
+            assert_eq!((values.len(), tops.len()), (tokens.len() + 1, tokens.len() + 1));
+            assert_eq!((&values[0], &tops[0]), (&Value::Null, &Value::Null));
+            let canceller = forerun::Canceller::new();
+            let scores = engine.score(&tokens[..1], &tokens[1..], 1, &canceller).unwrap();
+            for (score, (value, top)) in scores.iter().zip(values[1..].iter().zip(&tops[1..])) {
+                let value = value.as_f64().unwrap();
+                assert!((value - f64::from(score.logprob)).abs() < 1e-6, "{value} {score:?}");
+                let best = top.as_object().unwrap().values().next().unwrap().as_f64().unwrap();
+                // So lm-eval sees whether the token is the best one.
+                assert_eq!(value == best, score.logprob == score.top[0].1);
+            }
+            let offsets: Vec<usize> = list("text_offset")
+                .iter()
+                .map(|offset| offset.as_u64().unwrap() as usize)
+                .collect();
+            assert!(offsets.is_sorted(), "{offsets:?}");
+            assert_eq!(offsets[0], 0);
+            assert_eq!(offsets[tokens.len()], text.chars().count());
+            // BOS is a part of the text only if the prompt has it.
+            assert_eq!(offsets[1], if text.starts_with("<s>") { 3 } else { 0 });
+            assert_eq!(list("tokens")[0], "<s>");
+            let alone = &alone["choices"][index];
+            assert_eq!((&alone["text"], &alone["finish_reason"]), (&json!(text), &json!("length")));
+            assert_eq!(alone["logprobs"]["token_logprobs"], json!(values[..tokens.len()]));
+        }
+    }
+    let text = answer(&json!("x"), json!({"logprobs": null}));
+    assert!(text["choices"][0]["text"].as_str().unwrap().starts_with('x'));
+    assert_eq!(text["choices"][0]["logprobs"], Value::Null);
+    let body = with(completion("x", 1), json!({"echo": true, "stream": true}));
+    let refused = server.post("/v1/completions", &body);
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("echo")));
+}
+
 /// Whatever the token stands for elsewhere, and also if it ends the answer within a draft.
 #[test]
 fn the_token_that_ends_an_answer_has_no_text_anywhere() {

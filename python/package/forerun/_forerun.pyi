@@ -31,7 +31,7 @@ class Conversation:
     @property
     def tokens(self) -> list[int]: ...
     def parts(
-        self, text: str
+        self, text: str, is_cut: bool
     ) -> list[tuple[Literal["text", "reasoning", "call", "arguments"], str]]: ...
 
 @final

@@ -590,7 +590,9 @@ class LLM:
         if conversation is not None:
             is_structured = params.structured_outputs is not None
             text = answer["text"]
-            message = chat_message([("text", text)] if is_structured else conversation.parts(text))
+            is_cut = answer["finish"] != "eos"
+            whole = [("text", text)]
+            message = chat_message(whole if is_structured else conversation.parts(text, is_cut))
         return completion_output(index, answer, self._stop_reason(answer, params), message)
 
     def _stop_reason(self, answer: AnswerFields, params: SamplingParams) -> int | str | None:

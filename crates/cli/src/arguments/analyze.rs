@@ -1,7 +1,7 @@
 //! Options of `forerun analyze`.
 
 use super::values::{ChosenTypes, layer_groups, weight_types_or_auto};
-use super::{headings, values};
+use super::{ModelArguments, headings, values};
 use clap::{Args, Subcommand};
 use forerun::{LayerStrategy, ModelSource};
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 pub(crate) enum Analyze {
     /// Find out which of a drafter's layers EasySpec can compute together.
     ///
-    /// For each strategy, reports how close hidden states and distributions are to the exact ones,
-    /// and how long a forward pass takes. With `--search`, also proposes a strategy for `--drafter
-    /// easyspec`.
+    /// The model is the drafter. For each strategy, reports how close hidden states and
+    /// distributions are to the exact ones, and how long a forward pass takes. With `--search`, also
+    /// proposes a strategy for `--drafter easyspec`.
     ///
     /// Example: `forerun analyze layers --model DRAFTER --target TARGET --search groups.txt`
     Layers(Box<LayersArguments>),
@@ -21,9 +21,8 @@ pub(crate) enum Analyze {
 /// Options of `forerun analyze layers`.
 #[derive(Args, Debug)]
 pub(crate) struct LayersArguments {
-    /// Drafter: a Hugging Face directory, a llama2.c file, or a hub id.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) model: ModelSource,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Target with the same vocabulary, to report the acceptance rate as well.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]

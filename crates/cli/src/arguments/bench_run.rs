@@ -1,7 +1,7 @@
 //! Options of `forerun bench run`.
 
-use super::headings;
 use super::values::{self, layer_groups};
+use super::{ModelArguments, headings};
 use clap::Args;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
@@ -13,11 +13,8 @@ use std::path::PathBuf;
 /// Options of `forerun bench run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunBenchArguments {
-    /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
-    ///
-    /// Without it, or with `demo`, the built-in demonstration pair is measured.
-    #[arg(long, value_name = "MODEL", value_parser = values::model, help_heading = headings::MODEL)]
-    pub(crate) model: Option<ModelSource>,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Draft models to compare: smaller models, or drafters trained for the target.
     ///

@@ -1,7 +1,7 @@
 //! The options of models, drafts and devices.
 
-use super::headings;
 use super::values::{self, ChosenCacheType, ChosenTypes, layer_groups};
+use super::{ModelArguments, headings};
 use clap::Args;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
@@ -11,19 +11,14 @@ use forerun::{
 /// Options of the models, of how they draft, and of their devices.
 #[derive(Args, Clone, Debug)]
 pub struct EngineArguments {
-    /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
-    ///
-    /// A hub id is `owner/name`, `owner/name@revision`, or `owner/name:Q4_K_M` for a GGUF file, and
-    /// is downloaded on first use. `demo` is the built-in demonstration pair, the default of
-    /// `generate` and `chat`.
-    #[arg(long, value_name = "MODEL", value_parser = values::model, help_heading = headings::MODEL)]
-    pub(crate) model: Option<ModelSource>,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Draft model: a smaller model, or a drafter trained for the target.
     ///
     /// The checkpoint says which kind of drafter it is. A model with another vocabulary than the
     /// target's can draft chains, but not trees.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    #[arg(long, alias = "model-draft", value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) draft_model: Option<ModelSource>,
 
     /// Type of the weights in memory; mixes are llama.cpp's.
@@ -57,6 +52,17 @@ pub struct EngineArguments {
         help_heading = headings::MODEL
     )]
     pub(crate) cache_bytes: Option<usize>,
+
+    /// Maximum number of tokens of a prompt and its answer together; 0 is the model's own maximum,
+    /// the default.
+    #[arg(
+        long,
+        aliases = ["ctx-size", "max-model-len"],
+        short_alias = 'c',
+        value_name = "N",
+        help_heading = headings::MODEL
+    )]
+    pub(crate) context_length: Option<usize>,
 
     /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long, help_heading = headings::MODEL)]
@@ -108,6 +114,7 @@ pub struct EngineArguments {
     /// A number is the paper's γ with `--method pearl`, and the lookahead with `--method dsi`.
     #[arg(
         long,
+        aliases = ["draft", "draft-max", "draft-n"],
         value_name = "N|auto|assisted",
         default_value = "auto",
         help_heading = headings::DRAFTING

@@ -1,16 +1,15 @@
 //! Options of `forerun export`.
 
-use super::values;
+use super::{ModelArguments, values};
 use clap::Args;
-use forerun::{ModelSource, WeightTypes};
+use forerun::WeightTypes;
 use std::path::PathBuf;
 
 /// Options of `forerun export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArguments {
-    /// Model to convert: a Hugging Face directory, or a hub id.
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: ModelSource,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// GGUF file to write, for llama.cpp and engines based on it; it contains the tokenizer.
     #[arg(long, value_name = "FILE")]

@@ -10,6 +10,7 @@ mod engine;
 mod export;
 #[cfg(feature = "laboratory")]
 mod make_pair;
+mod model;
 mod models;
 #[cfg(feature = "laboratory")]
 mod plan;
@@ -39,6 +40,7 @@ pub use engine::EngineArguments;
 pub(crate) use export::ExportArguments;
 #[cfg(feature = "laboratory")]
 pub(crate) use make_pair::MakePairArguments;
+pub(crate) use model::{BY_POSITION, MODEL, ModelArguments};
 pub(crate) use models::{
     ListModelsArguments, Models, PullModelsArguments, RemoveModelsArguments, ShowModelArguments,
 };
@@ -132,7 +134,7 @@ pub(crate) enum Command {
     /// The text goes to standard output as it is generated, followed by one line of statistics on
     /// standard error.
     ///
-    /// Example: `forerun generate --model TARGET --draft-model DRAFTER --prompt "Once upon a time"`
+    /// Example: `forerun generate TARGET --draft-model DRAFTER --prompt "Once upon a time"`
     #[command(allow_negative_numbers = true)]
     Generate(Box<GenerateArguments>),
     /// Chat with a model.
@@ -143,12 +145,11 @@ pub(crate) enum Command {
     Chat(Box<ChatArguments>),
     /// Run a model: answer a prompt, or chat.
     ///
-    /// As `forerun chat`, but the model's name comes first, piped text is one message, answers have
-    /// no limit but the context, and sampling is as the checkpoint suggests. `--verbose` prints
-    /// statistics after each answer.
+    /// As `forerun chat`, but piped text is one message. `--verbose` prints statistics after each
+    /// answer.
     ///
     /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`
-    #[command(allow_negative_numbers = true, mut_arg("model", |arg| arg.hide(true)))]
+    #[command(allow_negative_numbers = true)]
     Run(Box<RunArguments>),
     /// List, inspect, download and remove models.
     ///
@@ -161,13 +162,13 @@ pub(crate) enum Command {
     /// Answers to several clients share forward passes. A client's text does not depend on the
     /// others.
     ///
-    /// Example: `forerun serve --model TARGET --draft-model DRAFTER --port 8080`
+    /// Example: `forerun serve TARGET --draft-model DRAFTER --port 8080`
     #[cfg(feature = "server")]
     #[command(allow_negative_numbers = true)]
     Serve(Box<ServeArguments>),
     /// Serve a model over HTTP, with OpenAI's and Anthropic's APIs (needs the feature `server`).
     #[cfg(not(feature = "server"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Serve(Missing),
     /// Show how all methods write the same text.
     ///
@@ -198,7 +199,7 @@ pub(crate) enum Command {
     Plan(Box<PlanArguments>),
     /// Find the fastest method for your models and devices (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Plan(Missing),
     /// Show the available cores and the default placements.
     ///
@@ -222,7 +223,7 @@ pub(crate) enum Command {
     /// Make a synthetic target and drafter with a given acceptance rate (needs the feature
     /// `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     MakePair(Missing),
     /// Convert a model to GGUF.
     ///
@@ -234,7 +235,7 @@ pub(crate) enum Command {
     Analyze(Analyze),
     /// Analyse a model (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Analyze(Missing),
     /// Simulate decoding in virtual time, without models.
     ///
@@ -245,7 +246,7 @@ pub(crate) enum Command {
     Simulate(Simulate),
     /// Simulate decoding in virtual time, without models (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Simulate(Missing),
     /// Train a language model, or a drafter for a target.
     #[cfg(feature = "train")]
@@ -253,7 +254,7 @@ pub(crate) enum Command {
     Train(Train),
     /// Train a language model, or a drafter for a target (needs the feature `train`).
     #[cfg(not(feature = "train"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Train(Missing),
     /// Generate text with a model, to train a drafter on.
     #[cfg(feature = "train")]
@@ -261,7 +262,7 @@ pub(crate) enum Command {
     Distill(Box<DistillArguments>),
     /// Generate text with a model, to train a drafter on (needs the feature `train`).
     #[cfg(not(feature = "train"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Distill(Missing),
     /// Print a completion script for a shell.
     ///
@@ -348,7 +349,7 @@ pub(crate) struct CertifyArguments {
     ///
     /// May be given several times. The others are compared with the first, such as one without
     /// speculation.
-    #[arg(long, value_name = "[NAME=]URL", conflicts_with_all = ["model", "draft_model", "method"])]
+    #[arg(long, value_name = "[NAME=]URL", conflicts_with_all = [MODEL, BY_POSITION, "draft_model", "method"])]
     pub(crate) endpoint: Vec<String>,
 
     /// Key for the servers of `--endpoint`.
@@ -366,9 +367,8 @@ pub(crate) struct CertifyArguments {
 /// Options of `forerun demo`.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArguments {
-    /// Target: a Hugging Face directory, a GGUF file, a llama2.c file, or a hub id.
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: Option<ModelSource>,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Drafter: a small model with the target's vocabulary.
     #[arg(long, value_name = "MODEL")]
@@ -408,9 +408,8 @@ pub(crate) struct DemoArguments {
 /// Options of `forerun devices`.
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArguments {
-    /// Model to measure: a Hugging Face directory, a llama2.c file, or a hub id.
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: Option<ModelSource>,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Type of the weights in memory; mixes are llama.cpp's.
     #[arg(
@@ -428,7 +427,7 @@ pub(crate) struct DevicesArguments {
     /// GPU to measure the model on, as `forerun devices` numbers them, instead of the cores.
     ///
     /// Also shows the kernels of a pass, by the GPU's own clock.
-    #[arg(long, value_name = "N", requires = "model", conflicts_with = "threads")]
+    #[arg(long, value_name = "N", requires = "ModelArguments", conflicts_with = "threads")]
     pub(crate) gpu: Option<usize>,
 
     /// Number of tokens in the cache before the measured rows.
@@ -466,7 +465,7 @@ pub(crate) enum Bench {
     Run(Box<RunBenchArguments>),
     /// Compare methods, drafters and placements on prompts (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Run(Missing),
     /// Measure servers with OpenAI's API under load: tokens per second and latencies, by number of
     /// clients.
@@ -476,7 +475,7 @@ pub(crate) enum Bench {
     Serve(Box<ServeBenchArguments>),
     /// Measure servers with OpenAI's API under load (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Serve(Missing),
     /// Measure what smaller weight types cost in quality.
     ///
@@ -520,9 +519,8 @@ pub(crate) struct KernelBenchArguments {
 /// Options of `forerun bench quality`.
 #[derive(Args, Debug)]
 pub(crate) struct QualityBenchArguments {
-    /// Model to measure: a Hugging Face directory, a llama2.c file, or a hub id.
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: ModelSource,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// File with the text to predict, in UTF-8.
     #[arg(long, value_name = "FILE")]
@@ -650,7 +648,9 @@ pub(crate) struct ChatArguments {
 pub(crate) struct StructureArguments {
     /// Answer with a JSON value that follows a JSON schema: a file, or JSON that begins with `{`.
     ///
-    /// Objects have their properties in the order of the schema.
+    /// Objects have their properties in the order of the schema. If an answer is cut before it is
+    /// complete, with this or another option of its structure, the exit status of `generate` and
+    /// `run` is 3.
     #[arg(long, value_name = "FILE|JSON", help_heading = headings::STRUCTURE)]
     pub(crate) json_schema: Option<String>,
 
@@ -685,9 +685,16 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) verify: VerificationChoice,
 
-    /// Maximum number of tokens of an answer [default: 200; with `forerun run` and for the
-    /// demonstration pair, no limit but the context]
-    #[arg(long, short = 'n', value_name = "N", help_heading = headings::STOPPING)]
+    /// Maximum number of tokens of an answer; -1 is as many as the context has room for [default:
+    /// 200; with `forerun run` and `chat`, 2048; for the demonstration pair's stories, -1]
+    #[arg(
+        long,
+        short = 'n',
+        aliases = ["n-predict", "predict"],
+        value_name = "N",
+        value_parser = values::tokens,
+        help_heading = headings::STOPPING
+    )]
     pub(crate) max_tokens: Option<usize>,
 
     /// Stop before this text.
@@ -704,8 +711,9 @@ pub(crate) struct AnswerArguments {
     pub(crate) structure: StructureArguments,
 
     /// Sampling temperature; 0 always takes the most probable token [default: 0; with `forerun run`
-    /// and for the demonstration pair, as the checkpoint suggests if no option says how to sample]
-    #[arg(long, value_name = "T", help_heading = headings::SAMPLING)]
+    /// and `chat`, as the checkpoint suggests, or else 0.8 with `--top-k 40 --top-p 0.95 --min-p
+    /// 0.05`; for the demonstration pair, as it suggests if no option says how to sample]
+    #[arg(long, alias = "temp", value_name = "T", help_heading = headings::SAMPLING)]
     pub(crate) temperature: Option<f32>,
 
     /// Seed that makes sampled text reproducible.
@@ -714,27 +722,28 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "N", help_heading = headings::SAMPLING)]
     pub(crate) seed: Option<u64>,
 
-    /// Sample among the K most probable tokens; 0 keeps all.
-    #[arg(long, value_name = "K", default_value_t = 0, help_heading = headings::SAMPLING)]
-    pub(crate) top_k: usize,
+    /// Sample among the K most probable tokens; 0 keeps all [default: 0]
+    #[arg(long, value_name = "K", help_heading = headings::SAMPLING)]
+    pub(crate) top_k: Option<usize>,
 
-    /// Sample among the most probable tokens that together have probability P; 1 keeps all.
-    #[arg(long, value_name = "P", default_value_t = 1.0, help_heading = headings::SAMPLING)]
-    pub(crate) top_p: f32,
+    /// Sample among the most probable tokens that together have probability P; 1 keeps all
+    /// [default: 1]
+    #[arg(long, value_name = "P", help_heading = headings::SAMPLING)]
+    pub(crate) top_p: Option<f32>,
 
-    /// Sample among tokens at least P times as probable as the most probable one; 0 keeps all.
-    #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
-    pub(crate) min_p: f32,
+    /// Sample among tokens at least P times as probable as the most probable one; 0 keeps all
+    /// [default: 0]
+    #[arg(long, value_name = "P", help_heading = headings::SAMPLING)]
+    pub(crate) min_p: Option<f32>,
 
-    /// Penalty for tokens that occur in the prompt or the answer; 1 disables it.
+    /// Penalty for tokens that occur in the prompt or the answer; 1 disables it [default: 1]
     #[arg(
         long,
         visible_alias = "repeat-penalty",
         value_name = "P",
-        default_value_t = 1.0,
         help_heading = headings::SAMPLING
     )]
-    pub(crate) repetition_penalty: f32,
+    pub(crate) repetition_penalty: Option<f32>,
 
     /// Penalty for each time that a token occurs in the answer, from -2 to 2: subtracted from its
     /// logit.
@@ -764,8 +773,8 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) suggested_sampling: bool,
 
-    /// Whether the suggested sampling is used, if there is any, unless an option says how to
-    /// sample.
+    /// Whether the command chats: what no option says of the sampling is as the checkpoint
+    /// suggests, or else moderate.
     #[arg(skip)]
-    pub(crate) prefers_suggested_sampling: bool,
+    pub(crate) is_chat: bool,
 }

@@ -1,23 +1,24 @@
 //! Options of `forerun plan`.
 
-use super::headings;
-use super::{EngineArguments, values};
+use super::{BY_POSITION, EngineArguments, MODEL, headings, values};
 use clap::Args;
 use std::path::PathBuf;
 
 /// The options that have no effect if nothing is measured.
-const OF_MEASUREMENTS: [&str; 21] = [
+const OF_MEASUREMENTS: [&str; 23] = [
     "check",
     "check_rounds",
     "save_profile",
     "seconds",
     "max_tokens",
     "prompts",
-    "model",
+    MODEL,
+    BY_POSITION,
     "draft_model",
     "dtype",
     "kv_type",
     "cache_bytes",
+    "context_length",
     "offline",
     "lookup",
     "also_draft",

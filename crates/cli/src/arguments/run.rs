@@ -1,16 +1,14 @@
 //! Options of `forerun run`.
 
-use super::{ChatArguments, values};
+use super::{ChatArguments, headings};
 use clap::Args;
-use forerun::ModelSource;
 
 /// Options of `forerun run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
-    /// Model: a hub id such as `owner/name` or `owner/name:Q4_K_M`, a GGUF file, a Hugging Face
-    /// directory, or `demo`, the built-in demonstration pair
-    #[arg(value_name = "MODEL", value_parser = values::named_model)]
-    pub(crate) name: Option<ModelSource>,
+    // The model is the first word, so it stands before the prompt.
+    #[command(flatten)]
+    pub(crate) chat: ChatArguments,
 
     /// Message to answer. Without one, and without piped text, a chat begins.
     ///
@@ -18,6 +16,7 @@ pub(crate) struct RunArguments {
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Vec<String>,
 
-    #[command(flatten)]
-    pub(crate) chat: ChatArguments,
+    /// Print one JSON object instead of text, as `forerun generate --json` does. Needs a prompt.
+    #[arg(long, help_heading = headings::OUTPUT)]
+    pub(crate) json: bool,
 }

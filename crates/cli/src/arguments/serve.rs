@@ -54,7 +54,7 @@ pub(crate) struct ServeArguments {
     pub(crate) cors_origin: Vec<String>,
 
     /// Number of answers that are generated at the same time.
-    #[arg(long, value_name = "N", env = "FORERUN_PARALLEL", default_value_t = 8, value_parser = values::count(1..=1024), help_heading = headings::LIMITS)]
+    #[arg(long, alias = "max-num-seqs", value_name = "N", env = "FORERUN_PARALLEL", default_value_t = 8, value_parser = values::count(1..=1024), help_heading = headings::LIMITS)]
     pub(crate) parallel: usize,
 
     /// Number of requests that may wait for a place. Further ones are refused with status 429.

@@ -1,6 +1,6 @@
 //! Options of `forerun simulate`.
 
-use super::{headings, values};
+use super::{ModelArguments, headings, values};
 use clap::{Args, Subcommand, ValueEnum};
 use forerun::{ModelSource, Placement, WeightTypes};
 use forerun_sim::SimulatedMethod;
@@ -35,7 +35,7 @@ pub(crate) enum Simulate {
     Plot(PlotArguments),
     /// Draw the table of a sweep (needs the feature `plots`).
     #[cfg(not(feature = "plots"))]
-    #[command(disable_help_flag = true)]
+    #[command(hide = true, disable_help_flag = true)]
     Plot(crate::missing::Missing),
 }
 
@@ -230,9 +230,8 @@ pub(crate) struct CalibrateArguments {
     #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
     pub(crate) out: PathBuf,
 
-    /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) model: ModelSource,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
 
     /// Draft model.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]

@@ -235,6 +235,14 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a number of bytes, such as 1048576, 512M or 8G".to_owned())
 }
 
+/// Parses a number of tokens; -1 sets no limit, as in llama.cpp.
+pub(crate) fn tokens(text: &str) -> Result<usize, String> {
+    match text {
+        "-1" => Ok(usize::MAX),
+        _ => parse(text),
+    }
+}
+
 /// Parses a token's bias, such as `15043=-2.5`.
 pub(crate) fn token_bias(text: &str) -> Result<(TokenId, f32), String> {
     let parts = text

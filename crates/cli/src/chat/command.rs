@@ -8,10 +8,12 @@ pub(super) const HELP: &str = "\
 /method [METHOD]  show or change the method: autoregressive, speculative, pearl, dsi, ssd
 /stats            show speed and acceptance of the last answer and of the whole chat
 /system [TEXT]    set the system message; without a text, remove it
-/reset            start a new conversation; the system message stays
+/set [NAME VALUE] change an option: temperature, top-k, top-p, min-p, repetition-penalty,
+                  frequency-penalty, presence-penalty, seed, max-tokens, system; or list them
+/clear            start a new conversation; the system message stays
 /save FILE        write the conversation as JSON
 /quit             leave; Ctrl-D does the same
-End a line with a backslash to continue the message on the next line.
+A message of several lines stands between \"\"\", or its lines end with a backslash.
 To send a message that begins with a slash, type two slashes.";
 
 /// A parsed line of input.
@@ -24,7 +26,10 @@ pub(super) enum Command {
     Method(Method),
     Stats,
     System(String),
-    Reset,
+    ShowSettings,
+    /// An option's name and its value.
+    Set(String, String),
+    Clear,
     Save(PathBuf),
     Quit,
 }
@@ -48,7 +53,13 @@ impl Command {
             "method" => rest.parse().map(Self::Method).map_err(|error| format!("/method: {error}")),
             "stats" => without_argument(Self::Stats),
             "system" => Ok(Self::System(rest.to_owned())),
-            "reset" => without_argument(Self::Reset),
+            "set" if rest.is_empty() => Ok(Self::ShowSettings),
+            "set" => match rest.split_once(char::is_whitespace) {
+                Some(("system", text)) => Ok(Self::System(text.trim().to_owned())),
+                Some((option, value)) => Ok(Self::Set(option.to_owned(), value.trim().to_owned())),
+                None => Err("/set needs a name and a value, as in /set temperature 0.8".into()),
+            },
+            "clear" | "reset" => without_argument(Self::Clear),
             "save" if rest.is_empty() => Err("/save needs a file: /save FILE".into()),
             "save" => Ok(Self::Save(rest.into())),
             "quit" | "exit" | "bye" => without_argument(Self::Quit),
@@ -74,6 +85,11 @@ mod tests {
             ("/system  be  kind ", Ok(Command::System("be  kind".into()))),
             ("/system", Ok(Command::System(String::new()))),
             ("/system be\nkind", Ok(Command::System("be\nkind".into()))),
+            ("/set", Ok(Command::ShowSettings)),
+            ("/set  top-k  40 ", Ok(Command::Set("top-k".into(), "40".into()))),
+            ("/set system be kind", Ok(Command::System("be kind".into()))),
+            ("/clear", Ok(Command::Clear)),
+            ("/reset", Ok(Command::Clear)),
             ("/save a b.json", Ok(Command::Save("a b.json".into()))),
             ("/quit", Ok(Command::Quit)),
         ] {
@@ -84,6 +100,7 @@ mod tests {
             ("/hlep", "no command /hlep"),
             ("/method magic", "autoregressive, speculative"),
             ("/save", "/save FILE"),
+            ("/set seed", "a name and a value"),
             ("/reset now", "takes no argument"),
         ] {
             assert!(Command::parse(line).is_err_and(|hint| hint.contains(word)), "{line}");

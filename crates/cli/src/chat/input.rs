@@ -23,7 +23,7 @@ const CONTINUATION: &str = "… ";
 /// A line of input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// A message or command; lines joined with backslashes are one message.
+    /// A message or command; lines joined with backslashes or between quotes are one message.
     Text(String),
     /// An empty line, or one discarded with Ctrl-C.
     Empty,
@@ -113,18 +113,18 @@ impl Terminal {
     }
 
     fn read(&mut self) -> anyhow::Result<Line> {
-        let mut text = String::new();
+        let mut message = Message::default();
         loop {
-            let prompt = if text.is_empty() { PROMPT } else { CONTINUATION };
+            let prompt = if message.has_begun { CONTINUATION } else { PROMPT };
             match self.editor.readline(prompt) {
                 Ok(line) => {
                     self.leaving = false;
-                    if !add_line(&mut text, &line) {
+                    if !message.add(&line) {
                         break;
                     }
                 }
                 // Ctrl-C discards what was typed.
-                Err(ReadlineError::Interrupted) if !text.is_empty() || self.is_typing() => {
+                Err(ReadlineError::Interrupted) if message.has_begun || self.is_typing() => {
                     self.leaving = false;
                     return Ok(Line::Empty);
                 }
@@ -142,11 +142,11 @@ impl Terminal {
                 Err(error) => return Err(error).context("cannot read from the terminal"),
             }
         }
-        if text.trim().is_empty() {
-            return Ok(Line::Empty);
+        let line = message.end();
+        if let Line::Text(text) = &line {
+            self.remember(text);
         }
-        self.remember(&text);
-        Ok(Line::Text(text))
+        Ok(line)
     }
 
     fn is_typing(&self) -> bool {
@@ -184,37 +184,75 @@ fn history_file() -> Option<PathBuf> {
     Some(state?.join("forerun/history"))
 }
 
-/// Reads a message of one line, or of several lines joined with backslashes.
+/// Reads a message of one line or of several.
 fn read_piped(input: &mut impl BufRead) -> anyhow::Result<Line> {
-    let (mut text, mut has_started) = (String::new(), false);
+    let mut message = Message::default();
     loop {
         let mut line = String::new();
         let length = input.read_line(&mut line).context("cannot read from standard input")?;
-        if length == 0 && !has_started {
-            return Ok(Line::End);
+        if length == 0 {
+            return Ok(if message.has_begun { message.end() } else { Line::End });
         }
-        has_started = true;
         let line = line.strip_suffix('\n').unwrap_or(&line);
-        if !add_line(&mut text, line.strip_suffix('\r').unwrap_or(line)) || length == 0 {
-            break;
+        if !message.add(line.strip_suffix('\r').unwrap_or(line)) {
+            return Ok(message.end());
         }
     }
-    Ok(if text.trim().is_empty() { Line::Empty } else { Line::Text(text) })
 }
 
-/// Adds a line to a message. Returns whether the line ends with a backslash, so that another one
-/// follows.
-fn add_line(text: &mut String, line: &str) -> bool {
-    match line.strip_suffix('\\') {
-        Some(line) => {
-            text.push_str(line);
-            text.push('\n');
-            true
+/// What stands before and after a message of several lines.
+const QUOTES: &str = "\"\"\"";
+
+/// A message that is read line by line.
+#[derive(Default)]
+struct Message {
+    text: String,
+    has_begun: bool,
+    is_quoted: bool,
+}
+
+impl Message {
+    /// Adds a line. Returns whether another one follows: after a backslash, or until the quotes
+    /// end.
+    fn add(&mut self, line: &str) -> bool {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let mut line = line;
+        if is_first && let Some(quoted) = line.trim_start().strip_prefix(QUOTES) {
+            self.is_quoted = true;
+            if quoted.trim().is_empty() {
+                return true;
+            }
+            line = quoted;
         }
-        None => {
-            text.push_str(line);
-            false
+        let (text, follows) = match self.is_quoted {
+            true => match line.trim_end().strip_suffix(QUOTES) {
+                Some(text) => (text, false),
+                None => (line, true),
+            },
+            false => match line.strip_suffix('\\') {
+                Some(text) => (text, true),
+                None => (line, false),
+            },
+        };
+        self.text.push_str(text);
+        if follows {
+            self.text.push('\n');
+        } else if self.is_quoted && text.is_empty() && self.text.ends_with('\n') {
+            // The quotes stand on a line of their own.
+            self.text.pop();
         }
+        follows
+    }
+
+    fn end(mut self) -> Line {
+        if self.text.trim().is_empty() {
+            return Line::Empty;
+        }
+        // What is quoted is no command.
+        if self.is_quoted && self.text.starts_with('/') {
+            self.text.insert(0, '/');
+        }
+        Line::Text(self.text)
     }
 }
 
@@ -231,6 +269,22 @@ mod tests {
         for line in expected {
             assert_eq!(read_piped(&mut input)?, line);
         }
+        assert_eq!(read_piped(&mut input)?, Line::End);
+        let mut input =
+            &b"\"\"\"a\nb\\\n\nc\"\"\"\n\"\"\"\r\n d\r\n\"\"\" \r\n\"\"\"e\"\"\"\n\"\"\"/f\"\"\"\n\"\"\"\n\"\"\"\nx \"\"\"\n\"\"\"g\n"[..];
+        let expected = [
+            text("a\nb\\\n\nc"),
+            text(" d"),
+            text("e"),
+            text("//f"),
+            Line::Empty,
+            text("x \"\"\""),
+        ];
+        for line in expected {
+            assert_eq!(read_piped(&mut input)?, line);
+        }
+        // The quotes do not end.
+        assert_eq!(read_piped(&mut input)?, text("g\n"));
         assert_eq!(read_piped(&mut input)?, Line::End);
         assert!(read_piped(&mut &b"\xFF\n"[..]).is_err());
         Ok(())

@@ -6,30 +6,37 @@
 mod command;
 mod input;
 mod interrupts;
+mod repetition;
+mod settings;
 mod totals;
 
 use crate::arguments::{ChatArguments, EngineArguments, RunArguments};
 use crate::flags::with_flags;
 use crate::generate::{
-    OUTPUT_FAILED, Output, TRANSLATED, demonstration, detail_plan, options, request,
-    suggested_sampling,
+    OUTPUT_FAILED, Output, TRANSLATED, demonstration, detail_plan, exit_code, finish_reason,
+    json_report, options, request, suggested_sampling, summary,
 };
 use crate::note::detail;
+use crate::word_wrap::WordWrap;
 use crate::{note, progress, text_file};
-use anyhow::{Context, bail};
+use anyhow::{Context, Error, bail};
 use command::Command;
 use forerun::{
-    Chat, ChatError, ChatTemplate, ChatTemplateError, EmbeddedModel, Finish, Forerun, Method,
-    ModelSource, Plan, Reply, Request,
+    Answer, Chat, ChatError, ChatTemplate, ChatTemplateError, EmbeddedModel, Finish, Forerun,
+    Method, ModelSource, Plan, Reply, Request,
 };
 use input::{Input, Line};
 use interrupts::Interrupts;
+use repetition::repeats;
 use serde_json::json;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use totals::Totals;
+
+/// Maximum number of tokens of an answer.
+const DEFAULT_MAX_TOKENS: usize = 2_048;
 
 pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     let has_history = !arguments.no_history;
@@ -38,13 +45,10 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
 
 /// Answers one message, or converses if there is none.
 pub(crate) fn run_model(arguments: RunArguments) -> anyhow::Result<ExitCode> {
-    let RunArguments { name, prompt, mut chat } = arguments;
-    let answers = &mut chat.answers;
-    answers.engine.model = name.or(answers.engine.model.take());
-    answers.max_tokens = answers.max_tokens.or(Some(usize::MAX));
-    answers.prefers_suggested_sampling = true;
+    let RunArguments { chat, prompt, json } = arguments;
     match first_message(&prompt)? {
-        Some(message) => with_session(chat, |session| session.answer_once(&message)),
+        Some(message) => with_session(chat, |session| session.answer_once(&message, json)),
+        None if json => bail!("--json prints one answer: give a prompt after the model"),
         None => run(chat),
     }
 }
@@ -72,6 +76,8 @@ fn with_session(
     mut arguments: ChatArguments,
     talk: impl FnOnce(&mut Session<'_>) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
+    arguments.answers.is_chat = true;
+    arguments.answers.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
     // All errors that do not need a model are found before a model is loaded.
     let request = request(&arguments.answers)?;
     request.validate()?;
@@ -105,10 +111,14 @@ fn with_session(
     chat.set_method(method)?;
     chat.set_system(arguments.system.as_deref().unwrap_or_default())?;
     let mut session = Session {
+        engine: &engine,
         chat,
         request,
         interrupts: Interrupts::listen()?,
         totals: Totals::default(),
+        is_chat: false,
+        is_silent: false,
+        limit_is_known: false,
         saved: None,
     };
     talk(&mut session)
@@ -147,12 +157,26 @@ fn plan(arguments: &EngineArguments) -> anyhow::Result<(Plan, Method)> {
     Ok((plan, method))
 }
 
+/// An answer, and why it was stopped before its end.
+struct Ended {
+    answer: Answer,
+    interrupted: bool,
+    is_repetitive: bool,
+}
+
 /// A conversation at a terminal or a pipe.
 struct Session<'a> {
+    engine: &'a Forerun,
     chat: Chat<'a>,
     request: Request,
     interrupts: Interrupts,
     totals: Totals,
+    /// Whether there are further messages.
+    is_chat: bool,
+    /// Whether the text is not printed while it is generated.
+    is_silent: bool,
+    /// Whether a note has said what allows longer answers.
+    limit_is_known: bool,
     /// The file in which this conversation was saved.
     saved: Option<PathBuf>,
 }
@@ -160,6 +184,7 @@ struct Session<'a> {
 impl Session<'_> {
     /// Reads and handles lines until the end.
     fn converse(&mut self, input: &mut Input) -> anyhow::Result<ExitCode> {
+        self.is_chat = true;
         if input.is_terminal() {
             note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends the chat");
         }
@@ -189,16 +214,28 @@ impl Session<'_> {
     }
 
     /// Generates the answer to the only message.
-    fn answer_once(&mut self, text: &str) -> anyhow::Result<ExitCode> {
-        Ok(match self.reply(text)? {
+    fn answer_once(&mut self, text: &str, as_json: bool) -> anyhow::Result<ExitCode> {
+        self.is_silent = as_json;
+        let Ended { answer, interrupted, is_repetitive } = self.reply(text)?;
+        if as_json {
+            let reason = match is_repetitive {
+                true => "repetition",
+                false => finish_reason(&answer, interrupted),
+            };
+            let mut report = json_report(self.engine.plan(), &answer, reason);
+            report["method"] = self.chat.method().to_string().into();
+            writeln!(std::io::stdout(), "{report}").context(OUTPUT_FAILED)?;
+        }
+        Ok(match interrupted {
             true => ExitCode::from(crate::interrupts::interrupted()),
-            false => ExitCode::SUCCESS,
+            false => exit_code(&self.request, &answer, is_repetitive),
         })
     }
 
     /// Generates the answer to a message. Returns whether it was interrupted.
     fn answer(&mut self, text: &str) -> anyhow::Result<bool> {
-        self.reply(text).or_else(|error| match error.downcast_ref() {
+        let interrupted = self.reply(text).map(|ended| ended.interrupted);
+        interrupted.or_else(|error| match error.downcast_ref() {
             // An error in one message does not end the conversation.
             Some(
                 ChatError::TooLong { .. } | ChatError::FarTooLong { .. } | ChatError::Template(_),
@@ -210,31 +247,48 @@ impl Session<'_> {
         })
     }
 
-    fn reply(&mut self, text: &str) -> anyhow::Result<bool> {
+    fn reply(&mut self, text: &str) -> anyhow::Result<Ended> {
         let canceller = self.interrupts.for_new_answer();
-        let mut output = Output::default();
-        let reply = self.chat.send(text, &self.request, &canceller, |text| output.write(text));
+        let (mut output, mut wrap) = (Output::new(self.is_silent), WordWrap::on_standard_output());
+        // A piece of text is that of a token, or of several if they make a character together. An
+        // answer that continues after its end repeats itself by request.
+        let mut pieces: Vec<String> = Vec::new();
+        let (mut is_repetitive, may_repeat) = (false, self.request.ignore_eos);
+        let reply = self.chat.send(text, &self.request, &canceller, |text| {
+            output.write(&wrap.push(text))?;
+            pieces.push(text.to_owned());
+            is_repetitive = !may_repeat && repeats(&pieces);
+            if is_repetitive { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
         self.interrupts.answer_ended();
         if let Some(error) = output.broken {
             return Err(error).context(OUTPUT_FAILED);
         }
         let reply = reply?;
         // The answer may already end with a line break.
-        if !reply.answer.text.ends_with('\n')
-            && let ControlFlow::Break(()) = output.write("\n")
-            && let Some(error) = output.broken
-        {
+        let end = if reply.answer.text.ends_with('\n') { "" } else { "\n" };
+        let _ = output.write(&(wrap.end() + end));
+        if let Some(error) = output.broken {
             return Err(error).context(OUTPUT_FAILED);
         }
-        let interrupted = canceller.is_cancelled() && reply.answer.finish == Finish::Stopped;
+        let was_stopped = reply.answer.finish == Finish::Stopped;
+        let interrupted = canceller.is_cancelled() && was_stopped;
+        is_repetitive &= was_stopped && !interrupted;
+        if is_repetitive {
+            note(format_args!(
+                "[stopped: the answer repeats itself; {} 0.8 or {} 1.1 can prevent that]",
+                self.option("temperature"),
+                self.option("repetition-penalty")
+            ));
+        }
         self.note_end(&reply, interrupted);
-        detail(reply.answer.summary());
+        detail(summary(self.engine, &reply.answer));
         self.totals.add(&reply.answer);
-        Ok(interrupted)
+        Ok(Ended { answer: reply.answer, interrupted, is_repetitive })
     }
 
     /// Notes how the answer ended and which turns were left out.
-    fn note_end(&self, reply: &Reply, interrupted: bool) {
+    fn note_end(&mut self, reply: &Reply, interrupted: bool) {
         if interrupted && reply.kept {
             note("[interrupted; the text so far stays in the conversation]");
         } else if interrupted {
@@ -248,13 +302,22 @@ impl Session<'_> {
             }
         }
         match reply.answer.finish {
-            Finish::MaxTokens => note(format_args!(
-                "[stopped after {} tokens; --max-tokens allows more]",
-                self.request.max_tokens
-            )),
+            Finish::MaxTokens => {
+                let is_known = std::mem::replace(&mut self.limit_is_known, true);
+                let more = match is_known {
+                    true => String::new(),
+                    false => format!("; {} allows more", self.option("max-tokens")),
+                };
+                note(format_args!("[stopped after {} tokens{more}]", self.request.max_tokens));
+            }
             Finish::Context => note("[stopped at the end of the model's context]"),
             Finish::Eos | Finish::Stopped => (),
         }
+    }
+
+    /// Returns what sets an option: a command of the chat, or an option of the command line.
+    fn option(&self, name: &str) -> String {
+        if self.is_chat { format!("/set {name}") } else { format!("--{name}") }
     }
 
     fn execute(&mut self, command: Command) -> anyhow::Result<()> {
@@ -275,7 +338,13 @@ impl Session<'_> {
                     false => "the next answer will have the new system message",
                 });
             }
-            Command::Reset => {
+            Command::ShowSettings => note(settings::listed(&self.request)),
+            Command::Set(name, value) => {
+                let changed = settings::changed(&self.request, self.chat.method(), &name, &value);
+                self.request = changed.map_err(Error::msg)?;
+                note(format_args!("the next answer will have {name} {value}"));
+            }
+            Command::Clear => {
                 self.chat.reset();
                 note("started a new conversation; the system message stays");
             }

@@ -32,15 +32,17 @@ impl fmt::Display for Totals {
         let seconds = self.time_ns.max(1) as f64 / 1e9;
         write!(
             f,
-            "whole chat: {} answer{}, {} tokens, {:.1} tokens/s | MAT {:.2}",
+            "whole chat: {} answer{}, {} tokens, {:.1} tokens/s",
             self.answers,
             if self.answers == 1 { "" } else { "s" },
             self.tokens,
             self.tokens as f64 / seconds,
-            self.statistics.mean_accepted_tokens(),
         )?;
-        if self.statistics.drafts > 0 {
-            write!(f, " | accepted {:.0} %", self.statistics.acceptance_rate() * 100.0)?;
+        let statistics = &self.statistics;
+        if statistics.drafts > 0 {
+            let accepted = statistics.acceptance_rate() * 100.0;
+            let mean = statistics.mean_accepted_tokens();
+            write!(f, " | MAT {mean:.2} | accepted {accepted:.0} %")?;
         }
         Ok(())
     }

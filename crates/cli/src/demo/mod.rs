@@ -115,7 +115,7 @@ fn record(arguments: &DemoArguments, canceller: &Canceller) -> anyhow::Result<Ve
 }
 
 fn models(arguments: &DemoArguments) -> anyhow::Result<[ModelSource; 2]> {
-    match (&arguments.model, &arguments.draft_model) {
+    match (arguments.model.get(), &arguments.draft_model) {
         (Some(target), Some(drafter)) => Ok([target.clone(), drafter.clone()]),
         (None, None) => {
             note(NO_MODEL);

@@ -91,16 +91,7 @@ fn describe(summary: &ModelSummary, fields: &mut Fields) {
             Err(error) => format!("unusable: {error}"),
         },
     );
-    let sampling = config.suggested_sampling.map(|sampling| {
-        let mut parts = vec![format!("temperature {}", sampling.temperature)];
-        if sampling.top_k > 0 {
-            parts.push(format!("top-k {}", sampling.top_k));
-        }
-        if sampling.top_p < 1.0 {
-            parts.push(format!("top-p {}", sampling.top_p));
-        }
-        parts.join(", ")
-    });
+    let sampling = config.suggested_sampling.map(|sampling| sampling.to_string());
     fields.add("suggested sampling", sampling.unwrap_or_else(|| "none".into()));
 }
 

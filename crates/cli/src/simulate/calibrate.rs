@@ -30,8 +30,9 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
         arguments.max_tokens,
         2 * CHAIN
     );
+    let model = arguments.model.require()?;
     let plan = Plan::new(Options {
-        model: arguments.model.clone(),
+        model: model.clone(),
         draft_model: Some(arguments.draft_model.clone()),
         // Each model has its own cores, so that simulations of every method can use the
         // measurements.
@@ -57,7 +58,7 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
         task.update(round as u64 + 1);
     }
     drop(task);
-    let models = [&arguments.model, &arguments.draft_model];
+    let models = [model, &arguments.draft_model];
     let calibration = bench.calibration(models, layers, plan.placement());
     let comment = comment(arguments);
     out.write_all(calibration.to_toml(&comment).as_bytes())

@@ -23,7 +23,8 @@ impl TerminalChat {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
         command.args(["chat", "--model"]).arg(models.target());
         command.arg("--draft-model").arg(models.drafter());
-        command.args(["--placement", &Run::one_core_placement(), "--ignore-eos"]).args(options);
+        command.args(["--placement", &Run::one_core_placement(), "--ignore-eos"]);
+        command.args(["--temperature", "0"]).args(options);
         command.env("XDG_STATE_HOME", models.folder().join("state"));
         // The line editor needs a known terminal.
         command.env("TERM", "xterm");
@@ -100,28 +101,28 @@ fn user_messages(messages: &[(String, String)]) -> Vec<&str> {
 fn a_conversation_of_several_turns_with_commands() {
     let models = Models::with_context(4096);
     let mut chat = TerminalChat::start(&models, &["-n", "20", "--system", "be kind"]);
-    let end = "[stopped after 20 tokens; --max-tokens allows more]";
+    let end = "[stopped after 20 tokens]";
     chat.submit("/stats", &["no answers yet"]);
-    chat.submit("Hello", &[end]);
+    chat.submit("Hello", &["[stopped after 20 tokens; /set max-tokens allows more]"]);
     chat.submit("/method autoregressive", &["the next answer will use the method autoregressive"]);
     chat.submit("again", &[end]);
     chat.submit("/method speculative", &["the next answer will use the method speculative"]);
     chat.enter("two\\");
     chat.expect("… ");
     chat.submit("lines", &[end]);
+    chat.enter("\"\"\"/three");
+    chat.expect("… ");
+    chat.submit("lines\"\"\"", &[end]);
     chat.submit("/method magic", &["\"magic\" is not one of autoregressive, speculative"]);
     chat.submit("/hlep", &["there is no command /hlep; /help lists"]);
     chat.submit("/help", &["/system [TEXT]"]);
-    chat.submit(
-        "/stats",
-        &["last answer: 20 tokens", "MAT", "whole chat: 3 answers, 60 tokens", "MAT"],
-    );
+    chat.submit("/stats", &["last answer: 20 tokens", "whole chat: 4 answers, 80 tokens"]);
     let messages = chat.messages(&models);
     assert_eq!(messages[0], ("system".into(), "be kind".into()));
-    assert_eq!(user_messages(&messages), ["Hello", "again", "two\nlines"]);
-    assert_eq!(messages.len(), 7);
+    assert_eq!(user_messages(&messages), ["Hello", "again", "two\nlines", "/three\nlines"]);
+    assert_eq!(messages.len(), 9);
     chat.submit("/system", &["the next answer will have no system message"]);
-    chat.submit("/reset", &["started a new conversation"]);
+    chat.submit("/clear", &["started a new conversation"]);
     assert_eq!(chat.messages(&models), []);
     // One Ctrl-C at an empty prompt does not leave, nor do two with other input in between.
     for _ in 0..2 {
@@ -213,7 +214,7 @@ fn turns_that_exceed_the_context_are_left_out_or_refused_with_a_note() {
 fn piped(models: &Models, input: &str, options: &[&str]) -> Run {
     let run = Run::forerun().with(&["chat"]).with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).on_one_core();
-    run.with(&["-n", "30", "--ignore-eos"]).with(options).input(input)
+    run.with(&["-n", "30", "--ignore-eos", "--temperature", "0"]).with(options).input(input)
 }
 
 #[test]
@@ -235,6 +236,23 @@ fn the_text_does_not_depend_on_the_method() {
     let from_plain = "one\n/method speculative\ntwo\nthree";
     let options = [&fixed[..], &["--method", "autoregressive"]].concat();
     assert_eq!(piped(&models, from_plain, &options).succeed().output(), text);
+}
+
+#[test]
+fn options_change_during_a_chat() {
+    let models = Models::pair();
+    let lines = "/set max-tokens 5\nHi\n/set\n/set top-p 7\n/set colour red\n/set system short\n";
+    let finished = piped(&models, lines, &[]).succeed();
+    for words in [
+        "the next answer will have max-tokens 5",
+        "[stopped after 5 tokens; /set max-tokens allows more]",
+        "temperature 0, top-k 40, top-p 0.95,",
+        "error: top_p is 7",
+        "there is no option colour",
+        "the next answer will have the new system message",
+    ] {
+        assert!(finished.errors.contains(words), "{words}: {}", finished.errors);
+    }
 }
 
 #[test]

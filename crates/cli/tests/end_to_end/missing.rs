@@ -22,14 +22,12 @@ fn missing() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
 }
 
 #[test]
-fn help_lists_missing_commands_with_their_feature() {
-    for (command, feature) in missing() {
+fn help_does_not_list_missing_commands() {
+    for (command, _) in missing() {
         let (name, parents) = command.split_last().unwrap();
         let help = Run::forerun().with(parents).with(&["--help"]).succeed().output();
         let is_listed = |line: &str| line.trim_start().starts_with(&format!("{name} "));
-        let at = help.lines().position(is_listed);
-        let rest: String = help.lines().skip(at.unwrap()).take(3).collect();
-        assert!(rest.contains(&format!("`{feature}`")), "{name}: {help}");
+        assert!(!help.lines().any(is_listed), "{name}: {help}");
     }
 }
 

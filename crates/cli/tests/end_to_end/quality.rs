@@ -85,7 +85,8 @@ fn invalid_measurements_are_refused() {
         ("an unknown type", of(&text).with(&["--dtype", "f32,q4"]), &["\"q4\"", "int8"]),
         ("no threads", of(&text).with(&["--threads", "0"]), &["--threads is 0"]),
         ("no model", bench(&missing, &text), &["missing.txt", "no such file"]),
-        ("no arguments", Run::forerun().with(&["bench", "quality"]), &["--model", "--text"]),
+        ("no arguments", Run::forerun().with(&["bench", "quality"]), &["--text"]),
+        ("only a text", Run::forerun().with(&["bench", "quality", "--text", "t"]), &["--model"]),
     ] {
         run.finish().assert_refused(what, words);
     }

@@ -2,16 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{Models, Run};
+use crate::common::{Models, Run, edit_json};
 use std::path::Path;
 
+/// The options of an answer that is always the same.
+const GREEDY: [&str; 5] = ["--ignore-eos", "-n", "12", "--temperature", "0"];
+
 fn run(model: &Path) -> Run {
-    Run::forerun().with(&["run"]).with(&[model]).with(&["--ignore-eos", "-n", "12"])
+    Run::forerun().with(&["run"]).with(&[model]).with(&GREEDY)
 }
 
 /// Returns what `forerun chat` answers to one line.
 fn chat(model: &Path, line: &str) -> String {
-    let chat = Run::forerun().with(&["chat", "--ignore-eos", "-n", "12"]);
+    let chat = Run::forerun().with(&["chat"]).with(&GREEDY);
     chat.with_path("--model", model).input(format!("{line}\n")).succeed().output()
 }
 
@@ -22,7 +25,7 @@ fn a_prompt_is_answered_once_as_in_a_chat() {
     assert_eq!(run(&models.target()).with(&["Hello there"]).succeed().output(), expected);
     // Several words are one prompt, and options may stand between them.
     let words = Run::forerun().with(&["run", "-n", "12"]).with(&[models.target()]);
-    let words = words.with(&["Hello", "--ignore-eos", "there"]).succeed();
+    let words = words.with(&["Hello", "--ignore-eos", "there", "--temperature", "0"]).succeed();
     assert_eq!(words.output(), expected);
     let with_drafter = run(&models.target()).with(&["Hello there"]);
     let with_drafter = with_drafter.with_path("--draft-model", &models.drafter()).on_one_core();
@@ -42,14 +45,101 @@ fn piped_text_is_one_message_before_the_prompt() {
 }
 
 #[test]
-fn answers_are_not_cut_and_statistics_are_shown_on_request() {
+fn answers_end_at_a_limit_and_statistics_are_shown_on_request() {
     let models = Models::with_context(512);
     let long = Run::forerun().with(&["run"]).with(&[models.target()]).with(&["Hi", "--ignore-eos"]);
     let finished = long.with(&["--verbose"]).succeed();
     assert!(finished.errors.contains("[stopped at the end of the model's context]"));
     assert!(finished.errors.contains("tokens/s"), "{}", finished.errors);
+    let models = Models::with_context(4096);
+    let limited = Run::forerun().with(&["run"]).with(&[models.target()]);
+    let limited = limited.with(&["Hi", "--ignore-eos"]).succeed();
+    let note = "[stopped after 2048 tokens; --max-tokens allows more]";
+    assert!(limited.errors.contains(note), "{}", limited.errors);
     let quiet = run(&models.target()).with(&["Hi", "--quiet"]).succeed();
     assert_eq!(quiet.errors, "");
+}
+
+#[test]
+fn chats_say_how_they_sample() {
+    let models = Models::pair();
+    let answer = |command: &str, options: &[&str]| {
+        let run = Run::forerun().with(&[command]).with_path("--model", &models.target());
+        let run = run.with(&["--ignore-eos", "-n", "12", "--seed", "3"]).with(options);
+        run.input("Hello\n").succeed()
+    };
+    let moderate = ["--temperature", "0.8", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.05"];
+    for command in ["run", "chat"] {
+        let check = |options: &[&str], same: &[&str], note: &str| {
+            let finished = answer(command, options);
+            assert_eq!(finished.output(), answer(command, same).output(), "{options:?}");
+            assert_eq!(finished.errors.matches("sampling: ").count(), 1, "{}", finished.errors);
+            assert!(finished.errors.contains(note), "{note}: {}", finished.errors);
+        };
+        let note = "sampling: temperature 0.8, top-k 40, top-p 0.95, min-p 0.05";
+        check(&[], &moderate, &format!("{note}, the default\n"));
+        let warm = [&moderate[2..], &["--temperature", "1.5"]].concat();
+        let note = "sampling: temperature 1.5, top-k 40, top-p 0.95, min-p 0.05\n";
+        check(&["--temperature", "1.5"], &warm, note);
+        check(
+            &["--temperature", "0"],
+            &["--temperature", "0", "--top-k", "0"],
+            "sampling: greedy\n",
+        );
+    }
+    edit_json(&models.target().join("generation_config.json"), |options| {
+        options["do_sample"] = true.into();
+        options["temperature"] = 1.4.into();
+    });
+    let suggested = answer("chat", &[]);
+    let note = "sampling: temperature 1.4, as the checkpoint suggests\n";
+    assert!(suggested.errors.contains(note), "{}", suggested.errors);
+    let same = ["--temperature", "1.4", "--top-k", "0", "--top-p", "1", "--min-p", "0"];
+    assert_eq!(suggested.output(), answer("run", &same).output());
+}
+
+#[test]
+fn json_is_one_object_with_text_counts_and_speed() {
+    let models = Models::pair();
+    let text = run(&models.target()).with(&["Hello there"]).succeed().output();
+    let answer = run(&models.target()).with(&["Hello there", "--json"]).succeed().json();
+    assert_eq!(answer["text"].as_str().unwrap().trim_end(), text.trim_end());
+    assert_eq!(answer["finish_reason"], "max_tokens");
+    assert_eq!(answer["usage"]["completion_tokens"], 12);
+    assert!(answer["usage"]["prompt_tokens"].as_u64() > Some(0), "{answer}");
+    assert!(answer["timings"]["tokens_per_second"].as_f64() > Some(0.0), "{answer}");
+}
+
+#[test]
+fn a_structured_answer_that_is_cut_is_no_success() {
+    let models = Models::pair();
+    let answer = |tokens: &str, options: &[&str]| {
+        let run = Run::forerun().with(&["run"]).with(&[models.target()]);
+        run.with(&["Hi", "--regex", "[a-z]{20}", "-n", tokens]).with(options).finish()
+    };
+    let whole = answer("30", &[]);
+    assert_eq!((whole.code, whole.output().len()), (Some(0), 21), "{}", whole.errors);
+    for options in [&[][..], &["--json"]] {
+        let cut = answer("5", options);
+        assert_eq!(cut.code, Some(3), "{}", cut.errors);
+        assert!(cut.errors.contains("error: the answer was cut after 5 tokens"), "{}", cut.errors);
+    }
+}
+
+#[test]
+fn an_answer_that_repeats_itself_is_ended_with_a_hint() {
+    let models = Models::pair();
+    let answer = |options: &[&str]| {
+        let run = Run::forerun().with(&["run"]).with(&[models.target()]);
+        run.with(&["Hi", "-n", "250", "--logit-bias", "66=100"]).with(options).succeed()
+    };
+    let ended = answer(&[]);
+    assert_eq!(ended.output(), "B".repeat(200) + "\n");
+    assert!(ended.errors.contains("repeats itself"), "{}", ended.errors);
+    assert!(ended.errors.contains("--temperature"), "{}", ended.errors);
+    assert_eq!(answer(&["--json"]).json()["finish_reason"], "repetition");
+    let whole = answer(&["--ignore-eos"]);
+    assert_eq!(whole.output(), "B".repeat(250) + "\n");
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn it_serves_until_a_signal() {
     let models = Models::pair();
     for signal in [Signal::INT, Signal::TERM] {
         let run = Run::forerun().with(&["serve", "--port", "0", "--api-key", "secret"]);
-        let mut running = run.with_path("--model", &models.target()).start();
+        let mut running = run.with(&[models.target()]).start();
         let line = running.wait_for_line();
         let address = line.strip_prefix("listening on http://").unwrap();
         assert!(get(address, "/health").starts_with("HTTP/1.1 200 "));

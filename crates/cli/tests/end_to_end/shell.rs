@@ -40,7 +40,9 @@ fn manual_pages_of_all_commands_are_written() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("new/man1");
     Run::forerun().with(&["man"]).with_path("--output", &pages).succeed();
-    for name in ["forerun.1", "forerun-generate.1", "forerun-models-rm.1", "forerun-bench-run.1"] {
+    for name in
+        ["forerun.1", "forerun-generate.1", "forerun-models-rm.1", "forerun-bench-kernels.1"]
+    {
         let page = std::fs::read_to_string(pages.join(name)).unwrap();
         assert!(page.contains(".SH NAME"), "{name}: {page}");
     }

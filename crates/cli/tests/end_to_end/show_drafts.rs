@@ -65,13 +65,13 @@ fn the_text_has_marks_for_accepted_and_rejected_drafts() {
     json.assert_refused("two outputs", &["--show-drafts", "--json"]);
 }
 
-/// On a terminal, the grey prompt and the green draft tokens add up to the piped text.
-#[test]
+/// Generates text at a terminal. Returns what it shows, and the same text through a pipe.
 #[cfg(unix)]
-fn a_terminal_shows_the_prompt_the_drafts_and_the_gain() {
+fn at_a_terminal(max_tokens: &str) -> (String, String) {
     let models = Models::pair();
-    let options = ["--prompt", "one two one", "--max-tokens", "40", "--ignore-eos"];
-    let piped = run(&models, "--draft-tokens 3").succeed().output();
+    let options = ["--prompt", "one two one", "--max-tokens", max_tokens, "--ignore-eos"];
+    let piped = Run::generate_with_drafter(&models).with(&options).with(&["--draft-tokens", "3"]);
+    let piped = piped.succeed().output();
     let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
     command.args(["generate", "--model"]).arg(models.target());
     command.arg("--draft-model").arg(models.drafter());
@@ -82,7 +82,14 @@ fn a_terminal_shows_the_prompt_the_drafts_and_the_gain() {
     let shown = session.exp_eof().unwrap();
     // The session reads each byte as a character, and the terminal adds carriage returns.
     let shown: Vec<u8> = shown.chars().map(|byte| byte as u8).collect();
-    let shown = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
+    (String::from_utf8(shown).unwrap().replace("\r\n", "\n"), piped)
+}
+
+/// On a terminal, the grey prompt and the green draft tokens add up to the piped text.
+#[test]
+#[cfg(unix)]
+fn a_terminal_shows_the_prompt_the_drafts_and_the_gain() {
+    let (shown, piped) = at_a_terminal("100");
     assert!(shown.contains("\x1b[90mone two one\x1b[0m"), "{shown}");
     assert!(shown.contains("\x1b[32m"), "{shown}");
     let last = shown.trim_end().lines().last().unwrap();
@@ -94,4 +101,12 @@ fn a_terminal_shows_the_prompt_the_drafts_and_the_gain() {
         .iter()
         .fold(shown.clone(), |text, escape| text.replace(escape, ""));
     assert!(plain.contains(&format!("one two one{piped}")), "{plain} {piped}");
+}
+
+/// A gain is measured over many tokens, or not at all.
+#[test]
+#[cfg(unix)]
+fn a_short_answer_has_no_gain() {
+    let (shown, _) = at_a_terminal("40");
+    assert!(shown.contains("tokens/s") && !shown.contains("plain decoding"), "{shown}");
 }

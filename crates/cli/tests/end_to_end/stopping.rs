@@ -105,6 +105,10 @@ fn the_context_is_used_to_its_last_token() {
         assert_eq!(tokens, &whole["tokens"].as_array().unwrap()[..context - 6], "{method:?}");
         assert_eq!(answer["finish_reason"], "context", "{method:?}");
     }
+    let limited = answer(&Models::pair(), &["-c", "32", "-n", "-1", "--ignore-eos"]);
+    let tokens = limited["tokens"].as_array().unwrap();
+    assert_eq!(tokens, &whole["tokens"].as_array().unwrap()[..context - 6]);
+    assert_eq!(limited["finish_reason"], "context");
     // The longest valid prompt leaves room for one token.
     let run = Run::generate_with_drafter(&models).with(&["-p", &"x".repeat(context - 2)]);
     let answer = run.with(&["--json", "--ignore-eos"]).succeed().json();

@@ -10,11 +10,18 @@ const SCHEMA: &str = r#"{"type": "object", "properties": {"kind": {"enum": ["cat
     "required": ["kind"], "additionalProperties": false}"#;
 
 fn answer(models: &Models, options: &[&str]) -> Value {
-    Run::generate_with_drafter(models)
-        .with(&["-p", "Hello", "--json", "--temperature", "1", "--seed", "3"])
-        .with(options)
-        .succeed()
-        .json()
+    let run = Run::generate_with_drafter(models);
+    let run = run.with(&["-p", "Hello", "--json", "--temperature", "1", "--seed", "3"]);
+    let finished = run.with(options).finish();
+    let code = if is_cut(options) { 3 } else { 0 };
+    assert_eq!(finished.code, Some(code), "{options:?}: {}", finished.errors);
+    assert_eq!(finished.errors.contains("error: the answer was cut"), is_cut(options));
+    finished.json()
+}
+
+/// Returns whether the answer has too few tokens.
+fn is_cut(options: &[&str]) -> bool {
+    options.contains(&"5")
 }
 
 #[test]
@@ -49,8 +56,7 @@ fn answers_follow_the_grammar_of_every_option_with_every_method() {
         let plain = answer(&models, &[options, &["--method", "autoregressive"]].concat());
         let text = plain["text"].as_str().unwrap();
         assert!(check(text), "{options:?}: {text}");
-        let is_cut = options.contains(&"5");
-        assert_eq!(plain["finish_reason"], if is_cut { "max_tokens" } else { "eos" });
+        assert_eq!(plain["finish_reason"], if is_cut(options) { "max_tokens" } else { "eos" });
         for method in [&["--method", "speculative"][..], &["--method", "pearl"]] {
             let drafted = answer(&models, &[options, method].concat());
             assert_eq!(drafted["tokens"], plain["tokens"], "{options:?} {method:?}");

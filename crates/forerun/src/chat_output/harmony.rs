@@ -59,9 +59,11 @@ impl HarmonyParser {
         }
     }
 
-    pub(super) fn finish(&mut self, parts: &mut Parts) {
+    pub(super) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         let rest = self.scanner.rest();
-        if !rest.is_empty() {
+        // Where a call was cut off, it is the beginning of a tag.
+        let is_tag = is_cut && matches!(self.state, State::Call);
+        if !rest.is_empty() && !is_tag {
             self.piece(Piece::Text(rest), parts);
         }
     }

@@ -198,6 +198,13 @@ impl CallParser for JsonCalls {
         }
     }
 
+    fn cut(&mut self, parts: &mut Parts) {
+        // Without a tag, the object may be an answer.
+        if self.tag.is_empty() && !self.has_calls {
+            self.finish(parts);
+        }
+    }
+
     fn is_text(&self) -> bool {
         self.is_text
     }

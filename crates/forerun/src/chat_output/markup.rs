@@ -161,7 +161,11 @@ impl MarkupParser {
         }
     }
 
-    pub(super) fn finish(&mut self, parts: &mut Parts) {
+    pub(super) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
+        if let (State::Call(call), true) = (&mut self.state, is_cut) {
+            // What the scanner holds back is the beginning of a tag.
+            return call.cut(parts);
+        }
         let rest = self.scanner.rest();
         if !rest.is_empty() {
             self.piece(Piece::Text(rest), parts);

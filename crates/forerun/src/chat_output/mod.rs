@@ -20,6 +20,7 @@ pub use tools_as_text::with_tools_as_text;
 
 use harmony::HarmonyParser;
 use markup::MarkupParser;
+use serde::de::IgnoredAny;
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +29,9 @@ pub enum ChatPart {
     Text(String),
     /// What the model thinks before it answers.
     Reasoning(String),
-    /// The beginning of a call of the tool with this name.
+    /// A call of the tool with this name.
     Call(String),
-    /// More of the arguments of the last call: a piece of a JSON object.
+    /// The arguments of the last call: a JSON object.
     Arguments(String),
 }
 
@@ -51,6 +52,9 @@ pub struct ChatParser {
     kind: Kind,
     /// The number of calls that may still follow. Further ones are left out.
     calls_left: usize,
+    /// The call that is being written, with its arguments. It is held back until it is complete, so
+    /// that an answer that is cut off has no part of one.
+    held: Vec<ChatPart>,
 }
 
 enum Kind {
@@ -64,11 +68,11 @@ impl ChatParser {
     /// Creates a parser for which all is text.
     #[must_use]
     pub fn plain() -> Self {
-        Self { kind: Kind::Plain, calls_left: 0 }
+        Self::new(Kind::Plain, 0)
     }
 
     fn new(kind: Kind, most_calls: usize) -> Self {
-        Self { kind, calls_left: most_calls.saturating_add(1) }
+        Self { kind, calls_left: most_calls.saturating_add(1), held: Vec::new() }
     }
 
     /// Reads more of the answer's text.
@@ -79,31 +83,68 @@ impl ChatParser {
             Kind::Markup(parser) => parser.push(text, &mut parts),
             Kind::Harmony(parser) => parser.push(text, &mut parts),
         }
-        self.limit(parts)
+        self.show(parts)
     }
 
-    /// Returns what was held back, once there is no more text.
-    pub fn finish(&mut self) -> Vec<ChatPart> {
+    /// Returns what was held back, once there is no more text. If a limit cut the text off
+    /// (`is_cut`), a call that is not complete is left out.
+    pub fn finish(&mut self, is_cut: bool) -> Vec<ChatPart> {
         let mut parts = Parts::default();
         match &mut self.kind {
             Kind::Plain => {}
-            Kind::Markup(parser) => parser.finish(&mut parts),
-            Kind::Harmony(parser) => parser.finish(&mut parts),
+            Kind::Markup(parser) => parser.finish(&mut parts, is_cut),
+            Kind::Harmony(parser) => parser.finish(&mut parts, is_cut),
         }
-        self.limit(parts)
+        let mut shown = self.show(parts);
+        let is_complete = match &self.held[..] {
+            [_, ChatPart::Arguments(json)] => is_object(json),
+            _ => false,
+        };
+        if is_complete || !is_cut {
+            shown.extend(self.call());
+        }
+        shown
     }
 
-    /// Leaves out the calls that are too many.
-    fn limit(&mut self, parts: Parts) -> Vec<ChatPart> {
-        let mut kept = parts.0;
-        kept.retain(|part| {
-            if let ChatPart::Call(_) = part {
-                self.calls_left = self.calls_left.saturating_sub(1);
+    /// Returns the parts that are complete, without the calls that are too many.
+    fn show(&mut self, parts: Parts) -> Vec<ChatPart> {
+        let mut shown = Vec::new();
+        for part in parts.0 {
+            match part {
+                ChatPart::Text(_) | ChatPart::Reasoning(_) => {
+                    shown.extend(self.call());
+                    shown.push(part);
+                }
+                ChatPart::Call(_) => {
+                    shown.extend(self.call());
+                    self.calls_left = self.calls_left.saturating_sub(1);
+                    if self.calls_left > 0 {
+                        self.held.push(part);
+                    }
+                }
+                ChatPart::Arguments(more) => match self.held.last_mut() {
+                    Some(ChatPart::Arguments(json)) => json.push_str(&more),
+                    Some(_) => self.held.push(ChatPart::Arguments(more)),
+                    // Of a call too many.
+                    None => {}
+                },
             }
-            self.calls_left > 0 || !matches!(part, ChatPart::Call(_) | ChatPart::Arguments(_))
-        });
-        kept
+        }
+        shown
     }
+
+    /// Returns the call that was held back. One without arguments has an empty object.
+    fn call(&mut self) -> Vec<ChatPart> {
+        if let [ChatPart::Call(_)] = &self.held[..] {
+            self.held.push(ChatPart::Arguments("{}".to_owned()));
+        }
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Returns whether a text is a whole JSON object.
+fn is_object(text: &str) -> bool {
+    text.starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 /// Parts in their order. Neighbours of the same kind are joined.
@@ -147,6 +188,9 @@ trait CallParser: Send {
 
     /// Ends the call.
     fn finish(&mut self, parts: &mut Parts);
+
+    /// Ends the call where a limit cut the answer off. Nothing more of a call is reported.
+    fn cut(&mut self, _parts: &mut Parts) {}
 
     /// Returns whether this turned out to be no call. Then its parts are text.
     fn is_text(&self) -> bool;

@@ -104,13 +104,7 @@ impl CallParser for NamedCalls {
                 self.begin(name, parts);
                 self.arguments(arguments, parts);
             }
-            State::Arguments { any } => {
-                let any = *any || !rest.trim().is_empty();
-                self.arguments(&rest, parts);
-                if !any {
-                    parts.arguments("{}");
-                }
-            }
+            State::Arguments { .. } => self.arguments(&rest, parts),
             State::Done | State::Text => {}
         }
     }

@@ -35,7 +35,7 @@ fn check(syntax: &str, prompt_end: &str, text: &str, expected: &[ChatPart]) {
     let read = |pieces: &[&str]| {
         let mut parser = syntax.parser(&tools(), true, prompt_end);
         let mut parts: Vec<ChatPart> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
-        parts.extend(parser.finish());
+        parts.extend(parser.finish(false));
         join(parts)
     };
     let cuts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
@@ -124,8 +124,77 @@ fn hermes_calls_are_objects_between_tags() {
     ] {
         check("hermes", "", wrong, &[text(wrong)]);
     }
-    // An answer that is cut off.
+    // What the model itself leaves unfinished.
     check("hermes", "", &one[..60], &call("get_weather", "{\"city\": \"P"));
+}
+
+/// Returns the parts of an answer that a limit cut off after `text`.
+fn cut(syntax: &str, text: &str) -> Vec<ChatPart> {
+    let syntax: ChatSyntax = syntax.parse().unwrap_or_else(|error| panic!("{error}"));
+    let mut parser = syntax.parser(&tools(), true, "");
+    let mut parts = parser.push(text);
+    parts.extend(parser.finish(true));
+    join(parts)
+}
+
+#[test]
+fn a_call_that_is_cut_off_is_left_out() {
+    let is_call = |part: &ChatPart| matches!(part, ChatPart::Call(_) | ChatPart::Arguments(_));
+    let [name, arguments] = weather();
+    let [other, none] = call("get_time", "{}");
+    let both = [name, arguments, other, none];
+    for (syntax, sample) in [
+        (
+            "hermes",
+            "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>\n<tool_call>{\"name\": \"get_time\"}</tool_call>",
+        ),
+        (
+            "llama3_json",
+            r#"{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_time", "parameters": {}}"#,
+        ),
+        (
+            "mistral",
+            r#"[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {}}]"#,
+        ),
+        (
+            "mistral",
+            r#"[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[ARGS]{}"#,
+        ),
+        (
+            "deepseek",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        (
+            "harmony",
+            "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|><|channel|>commentary to=functions.get_time <|message|>{}<|call|>",
+        ),
+    ] {
+        let mut seen = 0;
+        for (end, _) in sample.char_indices().chain([(sample.len(), ' ')]) {
+            let mut calls = cut(syntax, &sample[..end]);
+            calls.retain(is_call);
+            assert!(both.starts_with(&calls), "{:?}: {calls:?}", &sample[..end]);
+            assert!(calls.len() >= seen && calls.len().is_multiple_of(2), "{calls:?}");
+            seen = calls.len();
+        }
+        assert_eq!(seen, 4, "{sample}");
+    }
+    // Arguments with tags are read as a whole.
+    for (syntax, sample) in [
+        (
+            "glm",
+            "<tool_call>get_time\n<arg_key>zone</arg_key>\n<arg_value>UTC</arg_value>\n</tool_",
+        ),
+        ("qwen3_coder", "<tool_call>\n<function=get_time>\n<parameter=zone>\nUTC\n</parameter>"),
+    ] {
+        assert!(cut(syntax, sample).is_empty(), "{sample}");
+    }
+    // The text before it stays, and so does an object that may be an answer.
+    let sample = "Well.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Par";
+    for end in "Well.\n<tool_call>".len()..=sample.len() {
+        assert_eq!(cut("hermes", &sample[..end]), [text("Well.")], "{}", &sample[..end]);
+    }
+    assert_eq!(cut("llama3_json", "{\"age\": 3"), [text("{\"age\": 3")]);
 }
 
 #[test]

@@ -35,7 +35,6 @@ use std::str::FromStr;
 ///     "type": "object",
 ///     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
 ///     "required": ["name", "age"],
-///     "additionalProperties": false,
 /// });
 /// let request = Request { grammar: Some(Grammar::json_schema(&schema)), ..Request::default() };
 /// let date = Grammar::regex("[0-9]{4}-[0-9]{2}-[0-9]{2}");
@@ -57,7 +56,8 @@ pub struct Grammar {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GrammarKind {
     /// [JSON Schema](https://json-schema.org), draft 2020-12 or older. Objects have their
-    /// properties in the order of the schema.
+    /// properties in the order of the schema, and no others unless it opens them
+    /// (`additionalProperties`).
     JsonSchema,
     /// A regular expression in the syntax of the crate
     /// [`regex`](https://docs.rs/regex/latest/regex/#syntax). It matches the whole answer.

@@ -83,6 +83,9 @@ pub struct Options {
     /// GiB, and 1 GiB for a drafter on the target's hidden states. With [`Method::Auto`] and an
     /// automatic placement, a drafter may use it twice.
     pub cache_bytes: Option<usize>,
+    /// The most tokens of a prompt and its answer together, at most the model's own context length,
+    /// which is the default.
+    pub context_length: Option<usize>,
     /// The number of threads of an automatic placement. By default one for each performance core of
     /// a NUMA node, within the CPU quota
     /// ([`Topology::default_cores`](crate::Topology::default_cores)).

@@ -313,6 +313,13 @@ impl Config {
         self.validate(file)
     }
 
+    /// Returns the sampling of chats that say nothing else: the suggested one, or else
+    /// [`SuggestedSampling::MODERATE`].
+    #[must_use]
+    pub fn chat_sampling(&self) -> SuggestedSampling {
+        self.suggested_sampling.unwrap_or(SuggestedSampling::MODERATE)
+    }
+
     /// Checks that the values describe a valid model: no size is zero or absurdly large, and sizes
     /// divide where they must. Afterwards the size of every tensor in bytes can be computed without
     /// overflow.

@@ -622,6 +622,14 @@ mod tests {
             suggested(r#"{"do_sample": true, "repetition_penalty": 1.05}"#),
             Some(SuggestedSampling { repetition_penalty: 1.05, ..unlimited })
         );
+        let chat = |suggested_sampling| {
+            let config = Config { suggested_sampling, ..config(json!({})).unwrap() };
+            config.chat_sampling().to_string()
+        };
+        assert_eq!(chat(None), "temperature 0.8, top-k 40, top-p 0.95, min-p 0.05");
+        assert_eq!(chat(Some(unlimited)), "temperature 1");
+        let greedy = SuggestedSampling { temperature: 0.0, repetition_penalty: 1.1, ..unlimited };
+        assert_eq!(chat(Some(greedy)), "greedy, repetition penalty 1.1");
         let mut config = config(json!({})).unwrap();
         let file = Path::new("generation_config.json");
         let error = config.apply_generation_config(r#"{"top_k": -1}"#, file).unwrap_err();

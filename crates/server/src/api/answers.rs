@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use forerun::{
-    Answer, AnswerEvent, AnswerToken, ForerunError, GrammarError, Method, Request, TokenId,
+    Answer, AnswerEvent, AnswerToken, Finish, ForerunError, GrammarError, Method, Request, TokenId,
 };
 use forerun::{ChatParser, ChatPart as Part};
 use std::convert::Infallible;
@@ -258,7 +258,7 @@ impl Choice {
             }
             AnswerEvent::Text(text) => self.parser.push(&text),
             AnswerEvent::Finished(answer) => {
-                let mut parts = self.parser.finish();
+                let mut parts = self.parser.finish(answer.finish != Finish::Eos);
                 // Tokens without text of their own, such as the end of the text.
                 if parts.is_empty() && !self.tokens.is_empty() {
                     parts.push(Part::Text(String::new()));

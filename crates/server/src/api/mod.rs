@@ -20,10 +20,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, extract};
 use error::ApiError;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::Deserializer;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use state::{State, unix_seconds};
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use tower::ServiceExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
@@ -119,16 +121,54 @@ async fn require_key(
     ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key").into_response()
 }
 
-/// The body of a request: JSON within the limits, whose integers are kept as they are.
+/// The body of a request: a JSON object within the limits, whose integers are kept as they are.
 pub(crate) fn body_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
     let body =
         body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))?;
     if let Some(number) = forerun::large_integer(&body) {
         return Err(bad_request(forerun::integer_too_large(number)));
     }
-    serde_json::from_slice::<IgnoredAny>(&body)
-        .map_err(|error| bad_request(format!("the body is not valid JSON: {error}")))?;
-    Ok(body)
+    let mut deserializer = serde_json::Deserializer::from_slice(&body);
+    let object = deserializer.deserialize_map(AnyObject).and_then(|()| deserializer.end());
+    match object {
+        Ok(()) => Ok(body),
+        Err(error) => {
+            let near = match excerpt(&body, &error) {
+                text if text.is_empty() => text,
+                text => format!(", near: {text}"),
+            };
+            Err(bad_request(format!("the body is not a valid JSON object: {error}{near}")))
+        }
+    }
+}
+
+/// The most bytes that an excerpt has before and after a place.
+const EXCERPT: usize = 30;
+
+/// Returns what stands around the place of an error, on its line.
+fn excerpt(body: &[u8], error: &serde_json::Error) -> String {
+    let mut lines = body.split(|byte| *byte == b'\n');
+    let line = lines.nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let place = error.column().saturating_sub(1).min(line.len());
+    let around = place.saturating_sub(EXCERPT)..line.len().min(place + EXCERPT);
+    // A character may be cut at both ends.
+    String::from_utf8_lossy(&line[around]).trim_matches('\u{fffd}').trim().to_owned()
+}
+
+/// Reads a JSON object, and keeps nothing of it.
+struct AnyObject;
+
+impl<'de> Visitor<'de> for AnyObject {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
 }
 
 /// Parses some fields of a request. Errors name the field.

@@ -18,7 +18,7 @@ pub(super) async fn props(extract::State(state): extract::State<Arc<State>>) -> 
             "reason": unavailable.map(|error| error.to_string().replace('`', "'")),
         })
     });
-    let sampling = state.generator.default_sampling();
+    let sampling = state.generator.chat_sampling();
     Json(json!({
         "model": options.model_name,
         "context_length": forerun.config().max_position_embeddings,

@@ -1,5 +1,10 @@
 // The messages and answers, and what a token's tooltip says.
 
+import { blocksOf } from "./markdown.js";
+
+/** How long tokens wait to be shown together, in milliseconds. */
+const REFRESH = 60;
+
 const ORIGINS = {
   draft: "Accepted draft",
   correction: "Correction",
@@ -63,11 +68,46 @@ function describe(token, answer) {
   return lines;
 }
 
-/** The text of an answer, token by token. Its tokens are reached by pointer, touch and arrow keys. */
+/** A button that copies what `text` returns when it is pressed. */
+function copyButton(text) {
+  const button = element("button", "copy", "Copy");
+  button.type = "button";
+  button.addEventListener("click", async () => {
+    await copy(text());
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  return button;
+}
+
+async function copy(text) {
+  try {
+    return await navigator.clipboard.writeText(text);
+  } catch {
+    // Only pages from this machine or over TLS have a clipboard.
+  }
+  const field = element("textarea");
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+}
+
+/**
+ * An answer's Markdown, made of its tokens, which are reached by pointer, touch and arrow keys. A
+ * token that is cut by a marker has several nodes, and one of markers alone has none.
+ */
 class AnswerView {
   constructor(answer, title) {
     this.answer = answer;
-    this.current = -1;
+    /** The token that is pointed at. */
+    this.current = null;
+    /** The text of all tokens, also of the reasoning, and where each token starts in it. */
+    this.text = "";
+    this.starts = [];
+    /** The blocks that are shown: where each starts, and its node. */
+    this.blocks = [];
     this.node = element("div", "answer");
     if (title) this.node.append(element("h3", "", title));
     this.body = element("div", "tokens");
@@ -76,7 +116,10 @@ class AnswerView {
     this.body.setAttribute("aria-label", `${title ?? "Answer"}. The arrow keys move from token to token.`);
     this.body.setAttribute("aria-busy", "true");
     this.footer = element("p", "footer");
-    this.node.append(this.body, this.footer);
+    this.actions = element("div", "actions");
+    this.actions.append(copyButton(() => answer.text));
+    this.actions.hidden = true;
+    this.node.append(this.body, this.footer, this.actions);
     // Unlike pointerover, it does not come when new text appears under a pointer at rest.
     this.body.addEventListener("pointermove", (event) => this.#point(event));
     this.body.addEventListener("click", (event) => this.#point(event));
@@ -85,17 +128,71 @@ class AnswerView {
     this.body.addEventListener("keydown", (event) => this.#key(event));
   }
 
+  /** Whether nobody has scrolled up from the end of the answer, so that the view follows it. */
+  get isFollowed() {
+    return this.footer.getBoundingClientRect().bottom < window.innerHeight;
+  }
+
   add(tokens) {
     for (const token of tokens) {
-      if (token.text === "") continue;
-      const node = element("span", `token ${token.origin ?? ""}`, token.text);
-      node.forerunToken = token;
-      this.body.append(node);
+      this.starts.push(this.text.length);
+      this.text += token.text;
     }
+    this.timer ??= setTimeout(() => this.#show(this.blocks.at(-1)?.start ?? 0), REFRESH);
+  }
+
+  /** Shows the text from the start of a block on. */
+  #show(from) {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    const follows = this.isFollowed;
+    while (this.blocks.length > 0 && this.blocks.at(-1).start >= from) this.blocks.pop().node.remove();
+    for (const block of blocksOf(this.text, from)) {
+      const node = this.#build(block);
+      this.body.append(node);
+      this.blocks.push({ start: block.start, node });
+    }
+    this.#mark(this.current);
+    if (follows) this.footer.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Builds the node of a part that has a tag. */
+  #build({ tag, parts, first }) {
+    const node = element(tag);
+    if (first > 1) node.start = first;
+    for (const part of parts) {
+      node.append(...(Array.isArray(part) ? this.#tokens(...part) : [this.#build(part)]));
+    }
+    if (tag !== "pre") return node;
+    const box = element("div", "code");
+    box.append(copyButton(() => node.textContent), node);
+    return box;
+  }
+
+  /** The nodes of the tokens in a range of the text. */
+  #tokens(start, end) {
+    const nodes = [];
+    let index = this.starts.findLastIndex((at) => at <= start);
+    for (; index < this.starts.length && this.starts[index] < end; index += 1) {
+      const token = this.answer.tokens[index];
+      const at = this.starts[index];
+      const text = token.text.slice(Math.max(start - at, 0), end - at);
+      if (text === "") continue;
+      const node = element("span", `token ${token.origin ?? ""}`, text);
+      node.forerunToken = token;
+      nodes.push(node);
+    }
+    return nodes;
+  }
+
+  #end() {
+    this.#show(0);
+    this.body.setAttribute("aria-busy", "false");
+    this.actions.hidden = false;
   }
 
   finish() {
-    this.body.setAttribute("aria-busy", "false");
+    this.#end();
     const { answer } = this;
     if (!answer.measured) {
       this.footer.textContent = "Stopped.";
@@ -112,50 +209,59 @@ class AnswerView {
   }
 
   fail(message) {
-    this.body.setAttribute("aria-busy", "false");
+    this.#end();
     const error = element("p", "error", message);
     error.setAttribute("role", "alert");
     this.node.append(error);
   }
 
+  /** All nodes of tokens. */
+  get #nodes() {
+    return [...this.body.querySelectorAll(".token")];
+  }
+
   #point({ target }) {
-    const index = [...this.body.children].indexOf(target);
-    if (index >= 0 && (index !== this.current || tooltip.hidden)) this.#select(index);
+    const token = target.forerunToken;
+    if (token && (token !== this.current || tooltip.hidden)) this.#select(target);
   }
 
   #leave() {
-    this.#mark(-1);
+    this.#mark(null);
     hideTooltip();
   }
 
   #key(event) {
-    const last = this.body.children.length - 1;
-    const next = { ArrowRight: this.current + 1, ArrowLeft: this.current - 1, Home: 0, End: last }[event.key];
+    const nodes = this.#nodes;
+    const isCurrent = (node) => node.forerunToken === this.current;
+    const next = {
+      ArrowRight: nodes.findLastIndex(isCurrent) + 1,
+      ArrowLeft: nodes.findIndex(isCurrent) - 1,
+      Home: 0,
+      End: nodes.length - 1,
+    }[event.key];
     if (event.key === "Escape") this.#leave();
-    if (next === undefined || last < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (next === undefined || nodes.length === 0 || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    const index = Math.min(Math.max(next, 0), last);
-    const node = this.body.children[index];
+    const node = nodes[Math.min(Math.max(next, 0), nodes.length - 1)];
     node.scrollIntoView({ block: "nearest" });
-    announce(this.#select(index).join(". "));
+    announce(this.#select(node).join(". "));
   }
 
-  #select(index) {
-    this.#mark(index);
-    const node = this.body.children[index];
+  #select(node) {
+    this.#mark(node.forerunToken);
     const lines = describe(node.forerunToken, this.answer);
     showTooltip(node, lines);
     return lines;
   }
 
   /** Marks a token and the others of its round. */
-  #mark(index) {
-    this.current = index;
-    const chosen = this.body.children[index];
-    const round = chosen?.forerunToken.round;
-    for (const node of this.body.children) {
-      node.classList.toggle("chosen", node === chosen);
-      node.classList.toggle("same-round", round !== undefined && node.forerunToken.round === round);
+  #mark(token) {
+    if (token === this.current && token === null) return;
+    this.current = token;
+    for (const node of this.#nodes) {
+      const { forerunToken: other } = node;
+      node.classList.toggle("chosen", other === token);
+      node.classList.toggle("same-round", token?.round !== undefined && other.round === token.round);
     }
   }
 }
@@ -173,6 +279,9 @@ export class Turn {
     });
     const row = element("div", both ? "answers both" : "answers");
     row.append(...this.views.map((view) => view.node));
+    const retry = element("button", "retry", "Retry");
+    retry.type = "button";
+    this.views.at(-1).actions.append(retry);
     this.verdict = element("p", "verdict");
     this.node.append(row, this.verdict);
   }

@@ -28,6 +28,8 @@ const PARAMETERS = {
 let server = null;
 let key = "";
 let messages = [];
+/** The last message, and the messages before it. */
+let asked = null;
 let plainSpeed = null;
 /** The request that was answered last, and its answer. */
 let lastRequest = null;
@@ -159,6 +161,7 @@ async function send(message) {
   part("introduction").hidden = true;
   part("message").value = "";
   const history = [...messages, { role: "user", content: message }];
+  asked = { message, before: messages };
   const body = requestBody(history);
   lastRequest = body;
   const answers = chosenMethods().map((method) => new Answer(method));
@@ -182,18 +185,17 @@ async function send(message) {
   showEnd(answers, turn);
 }
 
-/** Whether nobody has scrolled up from the end of an answer, so that the view follows it. */
-function isFollowed(view) {
-  return view.footer.getBoundingClientRect().bottom < window.innerHeight;
+/** Answers the last message again. */
+function retry() {
+  if (stopper || !asked) return;
+  messages = asked.before;
+  part("turns").lastElementChild.remove();
+  send(asked.message);
 }
 
 async function runAnswer(body, answer, view) {
   try {
-    await receive(body, answer, stopper.signal, (tokens) => {
-      const follows = isFollowed(view);
-      view.add(tokens);
-      if (follows) view.footer.scrollIntoView({ block: "nearest" });
-    });
+    await receive(body, answer, stopper.signal, (tokens) => view.add(tokens));
     view.finish();
   } catch (error) {
     if (error.name === "AbortError") view.finish();
@@ -226,7 +228,7 @@ function showEnd(answers, turn) {
   part("measure-plain").disabled = false;
   const complete = answers.every((answer) => answer.measured);
   if (answers.length > 1 && complete) turn.verdict.textContent = comparison(answers);
-  if (isFollowed(turn.views.at(-1))) turn.verdict.scrollIntoView({ block: "nearest" });
+  if (turn.views.at(-1).isFollowed) turn.verdict.scrollIntoView({ block: "nearest" });
   const verdict = turn.verdict.textContent;
   announce(complete ? `Answer: ${latest.text} ${verdict}` : "The answer has ended.");
 }
@@ -271,7 +273,7 @@ function setBusy(controller) {
 }
 
 function startNewChat() {
-  messages = [];
+  [messages, asked] = [[], null];
   part("turns").replaceChildren();
   part("introduction").hidden = false;
   part("message").focus();
@@ -288,6 +290,9 @@ part("message").addEventListener("keydown", (event) => {
 });
 part("examples").addEventListener("click", ({ target }) => {
   if (target.matches("button")) send(target.textContent);
+});
+part("turns").addEventListener("click", ({ target }) => {
+  if (target.matches(".retry")) retry();
 });
 part("key-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -5,7 +5,7 @@ use axum::http::header;
 use axum::routing::get;
 
 /// The paths, types and contents of the page's files.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("/", "text/html; charset=utf-8", include_str!("index.html")),
     ("/page/style.css", "text/css; charset=utf-8", include_str!("style.css")),
     ("/page/icon.svg", "image/svg+xml", include_str!("icon.svg")),
@@ -13,6 +13,7 @@ const FILES: [(&str, &str, &str); 9] = [
     ("/page/api.js", SCRIPT, include_str!("api.js")),
     ("/page/answer.js", SCRIPT, include_str!("answer.js")),
     ("/page/conversation.js", SCRIPT, include_str!("conversation.js")),
+    ("/page/markdown.js", SCRIPT, include_str!("markdown.js")),
     ("/page/measurements.js", SCRIPT, include_str!("measurements.js")),
     ("/page/timeline.js", SCRIPT, include_str!("timeline.js")),
 ];

@@ -1,4 +1,8 @@
 //! Objects: properties in the order in which the schemas list them, and then further ones.
+//!
+//! Schemas that list properties usually mean no others, so there are none unless one of the schemas
+//! speaks of them, as with `additionalProperties: true`. Each answer satisfies the schemas all the
+//! same.
 
 use super::compiler::{Compiler, MOST_COUNTED, counts, smaller};
 use super::document::{Document, Kind, Part, at, below};
@@ -13,6 +17,9 @@ const MOST_PATTERNS: usize = 8;
 /// The most states of counting an object's properties.
 const MOST_COUNTS: u64 = 20_000;
 
+/// Keywords about properties that are not listed. `false` allows none.
+const OPENING: [&str; 3] = ["additionalProperties", "unevaluatedProperties", "propertyNames"];
+
 /// What the schemas of a conjunction say about objects.
 #[derive(Default)]
 struct Properties {
@@ -26,6 +33,17 @@ struct Properties {
     of_names: Vec<Part>,
     /// Whether only `names` are allowed.
     closed: bool,
+    /// Whether a schema lists properties or patterns of names.
+    lists: bool,
+    /// Whether a schema speaks of names that none lists.
+    opens: bool,
+}
+
+impl Properties {
+    /// Returns whether a property is allowed whose name has no schema and matches no pattern.
+    fn is_open(&self) -> bool {
+        !self.lists || self.opens || self.least > self.names.len() as u64
+    }
 }
 
 impl Compiler<'_> {
@@ -46,7 +64,8 @@ impl Compiler<'_> {
             symbols.push(Symbol::Rule(value));
             items.push((symbols, properties.required.contains(name)));
         }
-        let further = match properties.closed {
+        let is_closed = properties.patterns.is_empty() && !properties.is_open();
+        let further = match properties.closed || is_closed {
             true => None,
             false => self.further(all, &properties)?,
         };
@@ -75,6 +94,10 @@ impl Compiler<'_> {
                     properties.names.extend(named.into_iter().flat_map(Map::keys).cloned());
                     let patterns = map(schema, "patternProperties", &place)?;
                     properties.patterns.extend(patterns.into_iter().flat_map(Map::keys).cloned());
+                    properties.lists |= named.or(patterns).is_some();
+                    properties.opens |= OPENING.iter().any(|keyword| {
+                        schema.get(*keyword).is_some_and(|value| *value != Value::Bool(false))
+                    });
                     required.extend(required_of(schema, &place)?);
                     if let Some(names) = schema.get("propertyNames") {
                         of_names
@@ -219,6 +242,9 @@ impl Compiler<'_> {
         }
         let rule = self.rules.add()?;
         for (matched, names, none) in classes {
+            if matched.is_empty() && !properties.is_open() {
+                continue;
+            }
             let parts = self.parts_where(all, None, &mut |_, pattern, _| {
                 Ok(matched.iter().any(|one: &&String| *one == pattern))
             })?;

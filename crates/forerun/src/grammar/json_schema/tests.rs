@@ -235,6 +235,37 @@ fn objects_count_and_name_their_properties() {
 }
 
 #[test]
+fn objects_that_list_properties_have_no_others_unless_a_schema_opens_them() {
+    let nothing = json!({"type": "null"});
+    let listed = json!({"type": "object", "properties": {"a": nothing}});
+    check(&listed, &["{}", "{\"a\":null}"], &["{\"b\":1}", "{\"a\":null,\"b\":1}"]);
+    for (keyword, value) in [
+        ("additionalProperties", json!(true)),
+        ("additionalProperties", json!({"type": "integer"})),
+        ("unevaluatedProperties", json!({})),
+        ("propertyNames", json!({"maxLength": 1})),
+        ("minProperties", json!(2)),
+    ] {
+        let mut opened = listed.clone();
+        opened[keyword] = value;
+        check(&opened, &["{\"a\":null,\"b\":1}"], &["{\"a\":1,\"b\":1}"]);
+    }
+    check(&json!({"type": "object", "required": ["a"]}), &["{\"a\":1,\"b\":1}"], &["{\"b\":1}"]);
+    check(
+        &json!({"type": "object", "properties": {"a": nothing}, "patternProperties": {"^x": nothing}}),
+        &["{\"a\":null,\"xy\":null}", "{\"x\":null}"],
+        &["{\"b\":null}", "{\"x\":1}"],
+    );
+    // Schemas that hold together list their properties together.
+    check(
+        &json!({"allOf": [listed, {"properties": {"b": nothing}}]}),
+        &["{\"a\":null,\"b\":null}", "{\"b\":null}"],
+        &["{\"c\":null}"],
+    );
+    check(&json!({"type": "array", "items": listed}), &["[{\"a\":null}]"], &["[{\"b\":null}]"]);
+}
+
+#[test]
 fn what_forbids_nothing_is_no_error() {
     for keyword in [
         json!({"uniqueItems": false}),

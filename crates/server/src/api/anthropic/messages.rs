@@ -184,7 +184,7 @@ impl MessageWriter {
         let index = self.content().len() - 1;
         if kind == OpenBlock::ToolUse {
             let arguments = std::mem::take(&mut self.arguments);
-            // Arguments that were cut off are no JSON.
+            // What the model writes as arguments may be no JSON.
             let input = serde_json::from_str(&arguments).unwrap_or_else(|_| json!({}));
             self.content()[index]["input"] = input;
         }

@@ -14,7 +14,7 @@ use crate::generation::Speculation;
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use forerun::{ChatParser, ChatTemplate, Grammar, PromptEnd};
-use forerun::{Method, Request, TemplateArguments, TokenId};
+use forerun::{Method, Request, SamplingOptions, TemplateArguments, TokenId, Tokenizer};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -46,6 +46,7 @@ pub(crate) struct BodyFields {
     pub(crate) n_predict: Option<i64>,
     pub(crate) n: Option<usize>,
     pub(crate) best_of: Option<usize>,
+    pub(crate) echo: Option<bool>,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) top_logprobs: Option<usize>,
     pub(crate) stream: Option<bool>,
@@ -130,6 +131,28 @@ impl Body {
         self.fields.logprobs.is_some()
     }
 
+    /// Returns whether choices begin with their prompts.
+    pub(crate) fn echoes(&self) -> bool {
+        self.fields.echo.unwrap_or(false)
+    }
+
+    /// Returns whether choices are their prompts, and nothing else.
+    pub(crate) fn only_echoes(&self) -> bool {
+        self.echoes() && self.given_limit().is_some_and(|(_, limit)| limit == 0)
+    }
+
+    /// Returns the texts of the prompts.
+    pub(crate) fn prompt_texts(&self, tokenizer: &Tokenizer) -> Vec<String> {
+        let decode = |tokens: &Vec<TokenId>| tokenizer.decode_with_special(tokens);
+        match &self.fields.prompt {
+            None => Vec::new(),
+            Some(Prompt::Text(text)) => vec![text.clone()],
+            Some(Prompt::Texts(texts)) => texts.clone(),
+            Some(Prompt::Tokens(tokens)) => vec![decode(tokens)],
+            Some(Prompt::TokenLists(lists)) => lists.iter().map(decode).collect(),
+        }
+    }
+
     /// Returns the number of choices for each prompt that the response has.
     pub(crate) fn choices(&self) -> usize {
         self.fields.n.unwrap_or(1)
@@ -173,12 +196,19 @@ impl Body {
                 return Err(ApiError::field("logprobs", "logprobs: expected a number of tokens"));
             }
         };
+        if self.echoes() && self.streams() {
+            return Err(ApiError::field("echo", "echo is only for completions without a stream"));
+        }
         let shortest = prompts.iter().map(Vec::len).min().unwrap_or(0);
-        let limit = self.limit(state, shortest)?.unwrap_or(COMPLETION_TOKENS);
+        // The engine generates one token at least.
+        let limit = self.limit(state, shortest)?.unwrap_or(COMPLETION_TOKENS).max(1);
+        let prompt_logprobs = logprobs.filter(|_| self.echoes());
         // The best choices are those with the highest log-probability.
         let ranks = self.candidates() > self.choices();
         let logprobs = logprobs.or(ranks.then_some(0));
-        let request = self.request(state, limit, logprobs)?;
+        let sampling = state.generator.default_sampling();
+        let mut request = self.request(state, sampling, limit, logprobs)?;
+        request.prompt_logprobs = prompt_logprobs;
         self.prepare(state, prompts, request, "prompt", ChatParser::plain)
     }
 
@@ -222,7 +252,8 @@ impl Body {
         };
         let limit = self.limit(state, prompt.len())?;
         let limit = limit.unwrap_or_else(|| room(state, prompt.len()));
-        let mut request = self.request(state, limit, logprobs)?;
+        let sampling = state.generator.chat_sampling();
+        let mut request = self.request(state, sampling, limit, logprobs)?;
         let syntax = state.syntax;
         if let Some(grammar) = self.calls_or_format(state, &choice, request.grammar.as_ref())? {
             forerun
@@ -272,25 +303,27 @@ impl Body {
     /// Returns the most tokens of an answer, if the request says it. As in llama-server, −1 is all
     /// that the context has room for after a prompt.
     fn limit(&self, state: &State, prompt_tokens: usize) -> Result<Option<usize>, ApiError> {
-        let BodyFields { n_predict, max_completion_tokens, max_tokens, .. } = self.fields;
-        let given = [
-            ("n_predict", n_predict),
-            ("max_completion_tokens", max_completion_tokens),
-            ("max_tokens", max_tokens),
-        ];
-        let Some((name, limit)) = given.into_iter().find_map(|(name, limit)| Some((name, limit?)))
-        else {
-            return Ok(None);
-        };
+        let Some((name, limit)) = self.given_limit() else { return Ok(None) };
         match usize::try_from(limit) {
             _ if limit == -1 => Ok(Some(room(state, prompt_tokens))),
-            Ok(limit) if limit > 0 => Ok(Some(limit)),
+            Ok(limit) if limit > 0 || self.echoes() => Ok(Some(limit)),
             _ => {
                 let message =
                     format!("{name} is {limit}, but it must be at least 1, or -1 for no limit");
                 Err(ApiError::field(name, message))
             }
         }
+    }
+
+    /// Returns the field that limits the tokens of an answer, and its value.
+    fn given_limit(&self) -> Option<(&'static str, i64)> {
+        let BodyFields { n_predict, max_completion_tokens, max_tokens, .. } = self.fields;
+        let given = [
+            ("n_predict", n_predict),
+            ("max_completion_tokens", max_completion_tokens),
+            ("max_tokens", max_tokens),
+        ];
+        given.into_iter().find_map(|(name, limit)| Some((name, limit?)))
     }
 
     /// Returns where the model begins to write. A last message of the assistant is continued, as in
@@ -354,15 +387,15 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the request to the engine.
+    /// Returns the request to the engine. `sampling` holds where the fields say nothing.
     fn request(
         &self,
         state: &State,
+        sampling: SamplingOptions,
         max_tokens: usize,
         logprobs: Option<usize>,
     ) -> Result<Request, ApiError> {
         let forerun = state.generator.forerun();
-        let sampling = state.generator.default_sampling();
         let mut request = Request { max_tokens, logprobs, sampling, ..Request::default() };
         self.sampling.apply(state, &mut request)?;
         request.grammar = self.structure.grammar(forerun)?;
@@ -428,7 +461,7 @@ mod tests {
         }
         let whole = json!({
             "model": "a", "prompt": "b", "messages": [{"role": "user", "content": "c"}],
-            "max_tokens": 1, "max_completion_tokens": 1, "n_predict": 1, "n": 1, "best_of": 1,
+            "max_tokens": 1, "max_completion_tokens": 1, "n_predict": 1, "n": 1, "best_of": 1, "echo": true,
             "logprobs": 1, "top_logprobs": 1, "stream": true,
             "stream_options": {"include_usage": true}, "speculation": "off",
             "chat_template_kwargs": {"a": 1}, "reasoning_effort": "low", "verbosity": "low",

@@ -2,9 +2,9 @@
 
 use super::body::Body;
 use super::envelope::{Envelope, StreamOptions, Usage, finish_reason, statistics};
-use super::logprobs::Logprobs;
+use super::logprobs::{Logprobs, append};
 use super::token_details::{add_measurements, add_tokens, token_details};
-use crate::api::answers::{Answers, Collected, StreamWriter, prepare, stream};
+use crate::api::answers::{Answers, Collected, Prepared, StreamWriter, prepare, stream};
 use crate::api::body_of;
 use crate::api::error::ApiError;
 use crate::api::fields::Api;
@@ -15,7 +15,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use forerun::ChatPart as Part;
-use forerun::{Answer, AnswerToken};
+use forerun::{Answer, AnswerToken, TokenId, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -32,6 +32,7 @@ pub(crate) async fn completions(
     })
     .await?;
     let candidates = prepared.choices_per_prompt;
+    let echoes = echoes(&body, &prepared, state.generator.forerun().tokenizer());
     let answers = Answers::start(&state, prepared).await?;
     let envelope = Envelope::new(&state, "cmpl-", "text_completion");
     if body.streams() {
@@ -56,15 +57,16 @@ pub(crate) async fn completions(
         collected = best(collected, candidates, body.choices());
     }
     let tokenizer = state.generator.forerun().tokenizer();
+    if body.only_echoes() {
+        usage.completion = 0;
+    }
     let choice = |(index, choice): (usize, &Collected)| {
-        let answer = &choice.answer;
-        let logprobs = Logprobs::of_answer(answer, tokenizer).filter(|_| body.reports_logprobs());
-        json!({
-            "index": index,
-            "text": answer.text,
-            "logprobs": logprobs.map(|logprobs| logprobs.of_completion(0)),
-            "finish_reason": finish_reason(answer.finish),
-        })
+        let mut value = match echoes.get(index / body.choices()) {
+            None => whole_choice(&choice.answer, body.reports_logprobs(), tokenizer),
+            Some(echo) => echo.choice(&choice.answer, tokenizer),
+        };
+        value["index"] = index.into();
+        value
     };
     let choices: Vec<Value> = collected.iter().enumerate().map(choice).collect();
     let mut response = envelope.with(&choices);
@@ -76,6 +78,56 @@ pub(crate) async fn completions(
         add_tokens(&mut response["choices"], &collected, tokenizer);
     }
     Ok(axum::Json(response).into_response())
+}
+
+fn whole_choice(answer: &Answer, reports_logprobs: bool, tokenizer: &Tokenizer) -> Value {
+    let logprobs = Logprobs::of_answer(answer, tokenizer).filter(|_| reports_logprobs);
+    json!({
+        "text": answer.text,
+        "logprobs": logprobs.map(|logprobs| logprobs.of_completion(0)),
+        "finish_reason": finish_reason(answer.finish),
+    })
+}
+
+/// A prompt that its choices begin with.
+struct Echo {
+    text: String,
+    /// The first token, which has no log-probability.
+    first: TokenId,
+    /// Whether nothing follows it.
+    is_all: bool,
+}
+
+/// Returns the prompts, if choices begin with them.
+fn echoes(body: &Body, prepared: &Prepared, tokenizer: &Tokenizer) -> Vec<Echo> {
+    if !body.echoes() {
+        return Vec::new();
+    }
+    let first = prepared.prompts.iter().filter_map(|prompt| prompt.first().copied());
+    let is_all = body.only_echoes();
+    let echo = |(text, first)| Echo { text, first, is_all };
+    body.prompt_texts(tokenizer).into_iter().zip(first).map(echo).collect()
+}
+
+impl Echo {
+    fn choice(&self, answer: &Answer, tokenizer: &Tokenizer) -> Value {
+        let Self { text, first, is_all } = self;
+        let logprobs = Logprobs::of_prompt(answer, tokenizer);
+        let mut logprobs = logprobs.map(|logprobs| logprobs.of_echo(*first, text));
+        if *is_all {
+            return json!({"text": text, "logprobs": logprobs, "finish_reason": "length"});
+        }
+        // Those of the answer alone are for `best_of`.
+        let own = Logprobs::of_answer(answer, tokenizer);
+        if let Some((all, own)) = logprobs.as_mut().zip(own) {
+            append(all, &mut own.of_completion(text.chars().count()));
+        }
+        json!({
+            "text": format!("{text}{}", answer.text),
+            "logprobs": logprobs,
+            "finish_reason": finish_reason(answer.finish),
+        })
+    }
 }
 
 /// Returns the choices of each prompt with the highest log-probability per token.

@@ -4,7 +4,7 @@ use forerun::{Answer, AnswerToken, Finish, TokenId, TokenLogprob, Tokenizer};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
-/// The log-probabilities of consecutive tokens, of which there is at least one.
+/// The log-probabilities of consecutive tokens.
 pub(super) struct Logprobs<'a> {
     tokens: Vec<&'a TokenLogprob>,
     /// Whether the last token ended the answer. It is no part of the text then.
@@ -17,6 +17,12 @@ impl<'a> Logprobs<'a> {
     pub(super) fn of_answer(answer: &'a Answer, tokenizer: &'a Tokenizer) -> Option<Self> {
         let tokens = answer.logprobs.as_ref()?.iter().collect();
         Some(Self { tokens, ends_answer: answer.finish == Finish::Eos, tokenizer })
+    }
+
+    /// Returns those of the prompt's tokens after the first, if they were requested.
+    pub(super) fn of_prompt(answer: &'a Answer, tokenizer: &'a Tokenizer) -> Option<Self> {
+        let tokens = answer.prompt_logprobs.as_ref()?.iter().collect();
+        Some(Self { tokens, ends_answer: false, tokenizer })
     }
 
     /// Returns those of a part of a stream, if they were requested.
@@ -55,23 +61,43 @@ impl<'a> Logprobs<'a> {
     /// Returns the form of completions. `offset` is the number of the text's characters before.
     pub(super) fn of_completion(&self, offset: usize) -> Value {
         let bytes = self.bytes();
-        let mut characters = Characters { whole: offset, pending: Vec::new() };
-        let offsets = bytes.iter().map(|bytes| {
-            let start = characters.whole;
-            characters.push(bytes);
-            start
-        });
-        let offsets: Vec<usize> = offsets.collect();
-        let top = self.tokens.iter().zip(&bytes);
-        let top = top.map(|(one, chosen)| {
-            let top: Vec<_> = self.top(one, chosen).collect();
-            by_text(one.token, &top)
-        });
+        let (offsets, _) = offsets(&bytes, offset);
         json!({
             "text_offset": offsets,
-            "tokens": bytes.iter().map(|bytes| text_or_bytes(bytes)).collect::<Vec<_>>(),
-            "token_logprobs": self.tokens.iter().map(|one| finite(one.logprob)).collect::<Vec<_>>(),
-            "top_logprobs": top.collect::<Vec<_>>(),
+            "tokens": texts(&bytes),
+            "token_logprobs": self.values().collect::<Vec<_>>(),
+            "top_logprobs": self.tops(&bytes).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Returns the form of completions for a prompt with this text. Its first token has no
+    /// log-probability.
+    pub(super) fn of_echo(&self, first: TokenId, text: &str) -> Value {
+        let tokens = [first].into_iter().chain(self.tokens.iter().map(|one| one.token));
+        let bytes: Vec<_> = tokens.map(|token| self.tokenizer.bytes_with_special(token)).collect();
+        let (offsets, end) = offsets(&bytes, 0);
+        // What the tokenizer put before the text is no part of it.
+        let added = end.saturating_sub(text.chars().count());
+        let offsets = offsets.into_iter().map(|offset| offset.saturating_sub(added));
+        let none = || [Value::Null].into_iter();
+        json!({
+            "text_offset": offsets.collect::<Vec<_>>(),
+            "tokens": texts(&bytes),
+            "token_logprobs": none().chain(self.values()).collect::<Vec<_>>(),
+            "top_logprobs": none().chain(self.tops(&bytes[1..])).collect::<Vec<_>>(),
+        })
+    }
+
+    fn values(&self) -> impl Iterator<Item = Value> {
+        self.tokens.iter().map(|one| finite(one.logprob))
+    }
+
+    /// Returns the most probable tokens at each position by their texts. `bytes` are those of the
+    /// tokens that were chosen.
+    fn tops(&self, bytes: &[Vec<u8>]) -> impl Iterator<Item = Value> {
+        self.tokens.iter().zip(bytes).map(move |(one, chosen)| {
+            let top: Vec<_> = self.top(one, chosen).collect();
+            Value::from(by_text(one.token, &top))
         })
     }
 
@@ -88,6 +114,27 @@ impl<'a> Logprobs<'a> {
     }
 }
 
+/// Appends log-probabilities in the form of completions to others.
+pub(super) fn append(first: &mut Value, then: &mut Value) {
+    for (name, list) in first.as_object_mut().into_iter().flatten() {
+        if let (Value::Array(list), Value::Array(more)) = (list, &mut then[name.as_str()]) {
+            list.append(more);
+        }
+    }
+}
+
+/// Returns the number of characters before each token, where `start` come before the first, and
+/// that of all of them.
+fn offsets(bytes: &[Vec<u8>], start: usize) -> (Vec<usize>, usize) {
+    let mut characters = Characters { whole: start, pending: Vec::new() };
+    let offsets = bytes.iter().map(|bytes| {
+        let start = characters.whole;
+        characters.push(bytes);
+        start
+    });
+    (offsets.collect(), characters.whole)
+}
+
 /// Returns tokens by their texts. The token that was chosen keeps its text, and each other one
 /// whose text another token has is named by its id, as in vLLM.
 fn by_text(chosen: TokenId, top: &[(TokenId, Vec<u8>, Value)]) -> Map<String, Value> {
@@ -100,6 +147,10 @@ fn by_text(chosen: TokenId, top: &[(TokenId, Vec<u8>, Value)]) -> Map<String, Va
         (if has_text { text } else { format!("token_id:{token}") }, value.clone())
     });
     named.collect()
+}
+
+fn texts(bytes: &[Vec<u8>]) -> Vec<String> {
+    bytes.iter().map(|bytes| text_or_bytes(bytes)).collect()
 }
 
 /// Returns a text, or bytes that are no text in the form of OpenAI's completions.

@@ -45,7 +45,7 @@ pub(crate) enum OneOrMany {
 struct Seed(Option<u64>);
 
 impl SamplingFields {
-    /// Writes the options to a request to the engine, which has the model's own.
+    /// Writes the options to a request to the engine, which has those of requests that set none.
     pub(crate) fn apply(&self, state: &State, request: &mut Request) -> Result<(), ApiError> {
         let sampling = &mut request.sampling;
         for (field, place) in [
