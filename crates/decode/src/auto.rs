@@ -116,11 +116,12 @@ impl Auto {
         Self::of_candidates(candidates.collect())
     }
 
-    /// Creates a decoder that begins with the first of `candidates`, whose planners become one.
+    /// Creates a decoder for `candidates`, whose planners become one.
     fn of_candidates(mut candidates: Vec<Candidate>) -> Self {
         let (first, others) =
             candidates.split_first_mut().expect("there must be a decoder to choose");
         let (drafter, offset) = (first.drafter, first.offset);
+        let mut current = None;
         if let Some(planned) = first.planned() {
             planned.set_drafter(drafter, drafter + offset);
             for other in others {
@@ -129,8 +130,9 @@ impl Auto {
                     other.join(planned, drafter, drafter + offset);
                 }
             }
+            current = planned.working();
         }
-        Self { candidates, current: 0, jobs: JobsInFlight::default() }
+        Self { candidates, current: current.unwrap_or(0), jobs: JobsInFlight::default() }
     }
 
     fn take_turns(&mut self) {

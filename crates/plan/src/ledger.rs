@@ -18,7 +18,7 @@ pub(crate) struct Ledger {
 
 /// The share of the time that trials may lose, and that of what drafting has gained.
 const TRIAL_SHARE: f64 = 0.006;
-const GAIN_SHARE: f64 = 0.01;
+const GAIN_SHARE: f64 = 0.005;
 /// The passes that trials may lose at first.
 const TRIAL_PASSES: f64 = 3.0;
 /// The share of the time that drafting may lose altogether, and the passes that it may lose at

@@ -33,7 +33,7 @@ const HORIZON_OF_CHANGE: f64 = 256.0;
 const TRIAL_STEPS: u32 = 8;
 const TRIAL_LOSS: f64 = 3.0;
 /// A drafter that cannot pay however right it is is tried as if a trial cost so many times as much.
-const HOPELESS: f64 = 4.0;
+const HOPELESS: f64 = 3.0;
 /// The speedup that a trial may have, whatever the estimates say.
 const LEAST_SPEEDUP: f64 = 1.125;
 /// The number of steps with drafts, at least, after which the target works alone, to measure the
@@ -117,6 +117,8 @@ struct Plan {
     /// The time of a token otherwise, if this is a trial, and the time that it has lost.
     rival_ns: f64,
     lost_ns: f64,
+    /// Whether a draft has arrived. A trial that drafts ahead lasts for some steps after that.
+    has_begun: bool,
 }
 
 /// Why the planner drafts, or does not.
@@ -151,7 +153,7 @@ impl fmt::Display for Reason {
 
 impl Plan {
     fn alone(reason: Reason) -> Self {
-        Self { action: None, reason, steps: 0, rival_ns: 0.0, lost_ns: 0.0 }
+        Self { action: None, reason, steps: 0, rival_ns: 0.0, lost_ns: 0.0, has_begun: false }
     }
 
     fn draft(entry: usize, candidate: Candidate) -> Self {
@@ -263,6 +265,15 @@ impl State {
         }
     }
 
+    /// Returns whether a drafter that drafts ahead reads the prompt while the target does, unless
+    /// earlier answers were faster without it.
+    fn reads_prompt(&self, entry: usize) -> bool {
+        self.is_first_step
+            && !self.target.has_settled()
+            && !self.entries[entry].schedule.is_in_rounds()
+            && !self.facts(entry).drafter.costs.is_slow_by_size()
+    }
+
     /// Returns the schedules that may be used.
     fn entries(&self) -> impl Iterator<Item = usize> {
         let turn = self.turns.map(|(_, turn)| turn);
@@ -369,7 +380,17 @@ impl State {
             false => TRIAL_STEPS,
         };
         let (reason, steps) = (Reason::Trial, steps - 1);
-        Some(Plan { reason, steps, rival_ns: token_ns, ..Plan::draft(entry, best) })
+        let lost_ns = -self.waiting_ns(entry, plain_ns, token_ns);
+        Some(Plan { reason, steps, rival_ns: token_ns, lost_ns, ..Plan::draft(entry, best) })
+    }
+
+    /// Returns what a trial that drafts ahead loses while the drafter reads and the target works
+    /// alone, compared with a token in `token_ns`.
+    fn waiting_ns(&self, entry: usize, plain_ns: f64, token_ns: f64) -> f64 {
+        match self.entries[entry].schedule.is_in_rounds() {
+            true => 0.0,
+            false => self.facts(entry).drafter.costs.lag_ns() * (1.0 - token_ns / plain_ns).max(0.0),
+        }
     }
 
     fn affords(
@@ -385,7 +406,10 @@ impl State {
         let is_hopeless = certain <= 1.0;
         // To measure what reading costs is worth it if there is no other drafter.
         let guess = is_hopeless && of_entry.schedule.is_in_rounds() || drafting.is_some();
-        let start_ns = if drafting == Some(entry) { 0.0 } else { self.start_ns(entry, guess) };
+        let start_ns = match drafting {
+            Some(drafting) if drafting == entry => 0.0,
+            _ => self.start_ns(entry, guess) + self.waiting_ns(entry, plain_ns, token_ns),
+        };
         let costs = &self.facts(entry).drafter.costs;
         // An early trial measures what reading costs while there is little to read.
         if drafting.is_none()
@@ -438,6 +462,7 @@ impl State {
         let drafter = self.entries[entry].drafter;
         let Drafter { costs, acceptance, confidence, .. } = &mut self.drafters[drafter];
         let plans_draft = self.plan.action.as_ref().is_some_and(|(at, _)| *at == entry);
+        self.plan.has_begun = true;
         if let Schedule::Rounds(rounds) = &mut self.entries[entry].schedule {
             rounds.learn(round);
         }
@@ -555,7 +580,10 @@ impl State {
             }
         };
         if self.plan.is_trial() {
-            self.ledger.add_trial(lost_ns);
+            match self.plan.has_begun {
+                true => self.ledger.add_trial(lost_ns),
+                false => self.ledger.add_catch_up(lost_ns.max(0.0)),
+            }
         }
         self.plan.lost_ns += lost_ns;
         let is_paused = self.plan.action.is_none() && self.plan.reason != Reason::MeasuresTarget;
@@ -593,13 +621,15 @@ impl State {
         let has_lost = self.plan.lost_ns > TRIAL_LOSS * plain_ns;
         if goes_on || has_lost || is_empty || self.plan.steps == 0 {
             if !self.entries[entry].schedule.is_in_rounds() {
-                self.entries[entry].trial_ns = self.plan.lost_ns.max(0.0);
+                // One that ends before it has begun would have lost more.
+                let factor = if self.plan.has_begun { 1.0 } else { HOPELESS };
+                self.entries[entry].trial_ns = factor * self.plan.lost_ns.max(0.0);
             }
             return self.begin(next);
         }
         let candidate = self.best(entry, Assumptions::EASY);
         self.plan.action = Some((entry, candidate));
-        self.plan.steps -= 1;
+        self.plan.steps -= u32::from(self.plan.has_begun);
     }
 
     fn begin(&mut self, plan: Plan) {
@@ -619,10 +649,13 @@ impl State {
     fn observe_step(&mut self, entry: usize, tokens: usize, now_ns: u64, alone: bool) {
         let Step { drafted, has_read, busy_ns } = std::mem::take(&mut self.step);
         let drafter = self.entries[entry].drafter;
-        self.drafters[drafter].costs.lag = match alone {
-            true => self.drafters[drafter].costs.lag + tokens,
-            false => 0,
-        };
+        match drafted {
+            _ if alone => self.drafters[drafter].costs.lag += tokens,
+            Some(_) => self.drafters[drafter].costs.lag = 0,
+            // It reads what it has missed.
+            None => {}
+        }
+        self.plan.has_begun |= alone || drafted.is_some();
         self.drafters[drafter].untested = match drafted {
             Some(1..) => 0,
             _ => self.drafters[drafter].untested + tokens,
@@ -789,12 +822,13 @@ impl Planned {
     }
 
     /// Returns the index of the method that is to work; `None` if the target is to work alone, so
-    /// that any may.
+    /// that any may. The first prompt is for one whose drafter reads it while the target does.
     #[must_use]
     pub fn working(&self) -> Option<usize> {
         let state = self.lock();
         let planned = state.plan.action.as_ref().map(|(entry, _)| *entry);
-        state.turns.map(|(_, turn)| turn).or(planned)
+        let reads_prompt = || (0..state.entries.len()).find(|&entry| state.reads_prompt(entry));
+        state.turns.map(|(_, turn)| turn).or(planned).or_else(reads_prompt)
     }
 
     /// Excludes a method from the rest of the answer, because its drafter has failed.
@@ -866,12 +900,8 @@ impl Planned {
         self.lock().is_first_step
     }
 
-    /// Returns whether a drafter that drafts ahead reads the prompt while the target does, unless
-    /// earlier answers were faster without it.
     pub(crate) fn reads_prompt(&self) -> bool {
-        let state = self.lock();
-        let costs = &state.facts(self.entry).drafter.costs;
-        state.is_first_step && !costs.is_slow_by_size() && !state.target.has_settled()
+        self.lock().reads_prompt(self.entry)
     }
 
     /// Returns whether a round without a draft is due that loses so much time.

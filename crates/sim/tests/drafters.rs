@@ -185,7 +185,7 @@ fn long_prompts_do_not_make_trials_expensive() {
             let name = format!("c 10 and {percent} %, α {rates:?}");
             let (to_plain, to_best) = world.speed_of_both(&name, method, 8);
             // A better drafter that reads for 24 passes is tried after some answers.
-            let least = if rates[1] > rates[0] { 0.73 } else { 0.95 };
+            let least = if rates[1] > rates[0] { 0.73 } else { 0.96 };
             assert!(to_plain > 0.98 && to_best > least, "{to_plain} {to_best}");
         }
     }
@@ -260,7 +260,7 @@ fn a_drafter_on_two_devices_is_used_on_the_better_one() {
             eprintln!(
                 "c {own} and {shared} %, α {rate}, {prompt} prompt tokens: {to_one:.3} of one device, {to_best:.3} of the best"
             );
-            assert!(to_one > 0.98 && to_best > 0.88, "{to_one} {to_best}");
+            assert!(to_one > 0.99 && to_best > 0.88, "{to_one} {to_best}");
             ratios.push(to_best);
         }
     }
