@@ -1,24 +1,19 @@
 //! Chooses between decoding methods, and between drafters, while it decodes.
 //!
 //! Speculative decoding, PEARL and DSI decode the same text with any drafter, so a sequence can go
-//! from one to another after any step. The current one passes on what it learns of times and
-//! acceptance. From that, each predicts its speed on the text at hand, and the fastest is used
-//! ([`MethodChoice`]). Each of them pauses by itself while drafting does not pay, so none is much
-//! slower than the target alone.
+//! from one to another after any step. They share a planner ([`Planned`]), which learns times and
+//! acceptance once for all, and says which is the fastest on the text at hand.
 //!
 //! If the drafters are also on the target's devices, methods that draft before they verify use them
 //! there: all cores compute the draft, and nothing is handed over between workers.
-//!
-//! What is known of one drafter says nothing about another. So each is tried, and tried again after
-//! 512 tokens of other drafters, as far as the account of lost time allows.
 
 use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 use crate::{DecodeError, Decoder, Sequence, dsi, jobs::wasted, pearl, speculative};
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, Need, Outcome, Role, SequenceId, Ticket,
 };
-use forerun_plan::{Forecast, Knowledge, MethodChoice, StepKind};
-use std::collections::{BTreeMap, BTreeSet};
+use forerun_plan::Planned;
+use std::collections::BTreeSet;
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -38,7 +33,7 @@ pub static AUTO_IN_TURNS: MethodEntry = MethodEntry {
         true => fastest(&CHOICES, options),
         false => {
             let mut auto = Auto::with_methods(&CHOICES, options);
-            auto.choice = auto.choice.taking_turns(TURN_STEPS);
+            auto.take_turns();
             Box::new(auto)
         }
     },
@@ -76,12 +71,7 @@ fn uses_repeated(method: &MethodEntry, options: &DecoderOptions) -> bool {
 /// be on two devices.
 pub struct Auto {
     candidates: Vec<Candidate>,
-    choice: MethodChoice,
-    drafters: Vec<UsedDrafter>,
-    /// What the drafters have read, by place; nothing where there is none.
-    readings: BTreeMap<usize, Reading>,
-    /// What each candidate expected when that was last computed.
-    forecasts: Vec<Option<Forecast>>,
+    current: usize,
     jobs: JobsInFlight,
 }
 
@@ -93,63 +83,11 @@ struct Candidate {
     /// those on the target's devices.
     offset: usize,
     decoder: Box<dyn AnswerDecoder>,
-    /// The number of tokens of the text when it last worked.
-    worked_until: usize,
-    /// The nanoseconds in which others have worked since then, also in other answers. They count in
-    /// its own account of what it may lose; the account of changes limits what all candidates lose
-    /// together.
-    others_ns: u64,
 }
 
 impl Candidate {
-    fn new(drafter: usize, decoder: Box<dyn AnswerDecoder>) -> Self {
-        Self { drafter, offset: 0, decoder, worked_until: 0, others_ns: 0 }
-    }
-
-    /// Returns the index of the drafter to which its jobs go.
-    fn place(&self) -> usize {
-        self.drafter + self.offset
-    }
-}
-
-/// What a drafter has read of the text.
-#[derive(Clone, Copy, Debug, Default)]
-struct Reading {
-    /// The number of tokens of the text when it last worked, and how many of them it has not read.
-    worked_until: usize,
-    unread_tokens: usize,
-}
-
-impl Reading {
-    /// Returns how many of `tokens` committed tokens it has not read.
-    fn unread_tokens(&self, tokens: usize) -> usize {
-        self.unread_tokens + tokens.saturating_sub(self.worked_until)
-    }
-}
-
-/// A drafter that candidates use.
-#[derive(Clone, Copy, Debug)]
-struct UsedDrafter {
-    index: usize,
-    /// The time of a forward in passes of the target that the sizes of the models suggest. One that
-    /// would have to read text for long is tried later.
-    expected_passes: Option<f64>,
-    /// The number of tokens since it last worked that others have committed, also in other answers;
-    /// `None` before its first turn.
-    idle_tokens: Option<usize>,
-}
-
-/// After so many tokens without a drafter, what is known of its acceptance is about other text.
-const FORGETTING_TOKENS: usize = 512;
-
-impl UsedDrafter {
-    fn new(index: usize) -> Self {
-        Self { index, expected_passes: None, idle_tokens: None }
-    }
-
-    /// Returns whether nothing is known of its acceptance on the text at hand.
-    fn is_unknown(&self) -> bool {
-        self.idle_tokens.is_none_or(|tokens| tokens >= FORGETTING_TOKENS)
+    fn planned(&mut self) -> Option<&mut Planned> {
+        self.decoder.planned()
     }
 }
 
@@ -160,9 +98,9 @@ impl Auto {
     /// If there is none.
     #[must_use]
     pub fn new(decoders: Vec<Box<dyn AnswerDecoder>>) -> Self {
-        Self::of_candidates(
-            decoders.into_iter().map(|decoder| Candidate::new(0, decoder)).collect(),
-        )
+        let candidates =
+            decoders.into_iter().map(|decoder| Candidate { drafter: 0, offset: 0, decoder });
+        Self::of_candidates(candidates.collect())
     }
 
     /// Creates a decoder that chooses between these methods, each with each of the drafters.
@@ -172,126 +110,51 @@ impl Auto {
             let offset = if uses_repeated(method, options) { options.drafters() } else { 0 };
             drafters.clone().map(move |drafter| {
                 let decoder = (method.decoder)(&options.of_drafter(drafter));
-                Candidate { offset, ..Candidate::new(drafter, decoder) }
+                Candidate { drafter, offset, decoder }
             })
         });
-        let mut auto = Self::of_candidates(candidates.collect());
-        for drafter in &mut auto.drafters {
-            drafter.expected_passes = options.of_drafter(drafter.index).expected_passes;
-        }
-        auto
+        Self::of_candidates(candidates.collect())
     }
 
-    /// Creates a decoder that begins with the first of `candidates`. The first candidate of a
-    /// drafter should be the one that learns with the least effort whether drafts pay.
-    fn of_candidates(candidates: Vec<Candidate>) -> Self {
-        assert!(!candidates.is_empty(), "there must be a decoder to choose");
-        let of_candidates: Vec<usize> =
-            candidates.iter().map(|candidate| candidate.drafter).collect();
-        let indices = BTreeSet::from_iter(of_candidates.iter().copied());
-        Self {
-            forecasts: vec![None; candidates.len()],
-            choice: MethodChoice::new(&of_candidates),
-            readings: BTreeMap::new(),
-            candidates,
-            drafters: indices.into_iter().map(UsedDrafter::new).collect(),
-            jobs: JobsInFlight::default(),
+    /// Creates a decoder for `candidates`, whose planners become one.
+    fn of_candidates(mut candidates: Vec<Candidate>) -> Self {
+        let (first, others) =
+            candidates.split_first_mut().expect("there must be a decoder to choose");
+        let (drafter, offset) = (first.drafter, first.offset);
+        let mut current = None;
+        if let Some(planned) = first.planned() {
+            planned.set_drafter(drafter, drafter + offset);
+            for other in others {
+                let (drafter, offset) = (other.drafter, other.offset);
+                if let Some(other) = other.planned() {
+                    other.join(planned, drafter, drafter + offset);
+                }
+            }
+            current = planned.working();
+        }
+        Self { candidates, current: current.unwrap_or(0), jobs: JobsInFlight::default() }
+    }
+
+    fn take_turns(&mut self) {
+        if let Some(planned) = self.candidates[0].planned() {
+            planned.take_turns(TURN_STEPS);
         }
     }
 
     /// Returns the index of the candidate that makes the next step.
     #[must_use]
     pub fn current(&self) -> usize {
-        self.choice.current()
+        self.current
     }
-}
 
-impl Auto {
-    /// Takes note that the current candidate has committed `new` tokens in `ns` nanoseconds, of a
-    /// text that has `tokens` tokens now.
-    fn count(&mut self, new: usize, ns: u64, tokens: usize) {
-        let at = self.choice.current();
-        for (index, other) in self.candidates.iter_mut().enumerate() {
-            other.others_ns += if index == at { 0 } else { ns };
-        }
-        let current = &mut self.candidates[at];
-        current.worked_until = tokens;
-        for drafter in &mut self.drafters {
-            match drafter.index == current.drafter {
-                true => drafter.idle_tokens = Some(0),
-                false => drafter.idle_tokens = drafter.idle_tokens.map(|idle| idle + new),
+    /// Excludes the candidates whose drafter is that of the current one, which has failed.
+    fn exclude_failed(&mut self) {
+        let Candidate { drafter, offset, .. } = self.candidates[self.current];
+        let same = |it: &&mut Candidate| it.drafter + it.offset == drafter + offset;
+        for candidate in self.candidates.iter_mut().filter(same) {
+            if let Some(planned) = candidate.planned() {
+                planned.exclude();
             }
-        }
-    }
-
-    /// Passes on what a candidate has learned from a text of `tokens` tokens, and returns it.
-    fn share_knowledge(&mut self, from: usize, tokens: usize) -> Option<Knowledge> {
-        let place = self.candidates[from].place();
-        let known = self.candidates[from].decoder.policy()?.knowledge();
-        let reading = Reading { worked_until: tokens, unread_tokens: known.unread_tokens() };
-        self.readings.insert(place, reading);
-        for index in (0..self.candidates.len()).filter(|&index| index != from) {
-            let known = self.knowledge_for(index, from, tokens, &known);
-            if let Some(policy) = self.candidates[index].decoder.policy_mut() {
-                policy.adopt(&known);
-            }
-        }
-        Some(known)
-    }
-
-    /// Returns what a candidate can use of the knowledge of another one.
-    fn knowledge_for(
-        &self,
-        candidate: usize,
-        from: usize,
-        tokens: usize,
-        known: &Knowledge,
-    ) -> Knowledge {
-        let (own, from) = (&self.candidates[candidate], &self.candidates[from]);
-        if own.place() == from.place() {
-            return known.clone();
-        }
-        let unread_tokens = self.unread_tokens(own, tokens);
-        if own.drafter == from.drafter {
-            return known.for_other_device(unread_tokens);
-        }
-        let is_unknown = self.unknown_drafter(own).is_some();
-        known.for_other_drafter(unread_tokens, is_unknown)
-    }
-
-    /// Returns how many of `tokens` committed tokens a candidate's drafter has not read.
-    fn unread_tokens(&self, candidate: &Candidate, tokens: usize) -> usize {
-        self.readings.get(&candidate.place()).copied().unwrap_or_default().unread_tokens(tokens)
-    }
-
-    /// Returns a candidate's drafter if nothing is known of its acceptance.
-    fn unknown_drafter(&self, candidate: &Candidate) -> Option<&UsedDrafter> {
-        let mut drafters = self.drafters.iter();
-        drafters.find(|drafter| drafter.index == candidate.drafter && drafter.is_unknown())
-    }
-
-    /// Computes what each candidate expects of a text of `tokens` tokens. Of one with an unknown
-    /// drafter, that is only the time in which the drafter reads the text.
-    fn forecast(&mut self, tokens: usize) {
-        let known = self.share_knowledge(self.current(), tokens);
-        for index in 0..self.candidates.len() {
-            let candidate = &self.candidates[index];
-            let missed = tokens.saturating_sub(candidate.worked_until);
-            let forecast = candidate.decoder.policy().and_then(|policy| policy.forecast(missed));
-            let Some(unknown) = self.unknown_drafter(candidate) else {
-                self.forecasts[index] = forecast;
-                continue;
-            };
-            let reading_ns = || {
-                let unread_tokens = self.unread_tokens(candidate, tokens);
-                Some(known.as_ref()?.reading_ns(unread_tokens, unknown.expected_passes?))
-            };
-            let (start_ns, starting_ns) = match forecast {
-                Some(forecast) => (forecast.start_ns, forecast.starting_ns),
-                None => (reading_ns().unwrap_or(0.0), f64::INFINITY),
-            };
-            self.forecasts[index] = None;
-            self.choice.expect_start(index, start_ns, starting_ns);
         }
     }
 }
@@ -302,72 +165,45 @@ impl Decoder for Auto {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let (before, current) = (sequence.tokens().len(), self.current());
-        let began_ns = self.jobs.now_ns;
+        let current = self.current;
         let offset = self.candidates[current].offset;
         let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs, offset };
         self.candidates[current].decoder.step(sequence, &mut watched)?;
-        let tokens = sequence.tokens().len();
-        // An answer's first step computes the prompt, and only starts the clock.
-        let ns = if began_ns == 0 { 0 } else { self.jobs.now_ns - began_ns };
-        self.count(tokens - before, ns, tokens);
-        let is_fresh = self.choice.needs_forecasts();
-        if is_fresh {
-            self.forecast(tokens);
-        }
-        let kind = match std::mem::take(&mut self.jobs.has_drafted) {
-            true => StepKind::Drafted,
-            false if self.candidates[current].decoder.has_looked_up() => StepKind::LookedUp,
-            false => StepKind::Alone,
-        };
         if self.candidates[current].decoder.has_failed_drafter() {
-            let place = self.candidates[current].place();
-            for (index, _) in
-                self.candidates.iter().enumerate().filter(|(_, it)| it.place() == place)
-            {
-                self.choice.exclude(index);
-            }
+            self.exclude_failed();
         }
-        self.choice.observe(tokens - before, self.jobs.now_ns, kind, &self.forecasts);
-        let next = self.current();
-        if next != current {
+        let next = self.candidates[current].planned().and_then(|planned| planned.working());
+        if let Some(next) = next.filter(|&next| next != current) {
             let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs, offset };
             self.candidates[current].decoder.stop(&mut watched);
             watched.wait_for_cancelled();
-            if !is_fresh {
-                self.share_knowledge(current, tokens);
-            }
-            if let Some(policy) = self.candidates[current].decoder.policy() {
-                let known = self.knowledge_for(next, current, tokens, &policy.knowledge());
-                let Candidate { decoder, others_ns, .. } = &mut self.candidates[next];
-                if let Some(policy) = decoder.policy_mut() {
-                    policy.start(&known, std::mem::take(others_ns) as f64);
-                }
-            }
+            self.current = next;
         }
         Ok(())
     }
 
     fn stop(&mut self, cluster: &mut dyn Cluster) {
-        self.candidates[self.choice.current()].decoder.stop(cluster);
+        self.candidates[self.current].decoder.stop(cluster);
     }
 }
 
 impl AnswerDecoder for Auto {
     fn for_next_answer(&self, options: &DecoderOptions, prompt: usize) -> Box<dyn AnswerDecoder> {
-        let candidate = |&Candidate { drafter, offset, ref decoder, others_ns, .. }: &Candidate| {
+        let candidate = |&Candidate { drafter, offset, ref decoder }: &Candidate| {
             let decoder = decoder.for_next_answer(&options.of_drafter(drafter), prompt);
-            Candidate { offset, others_ns, ..Candidate::new(drafter, decoder) }
+            Candidate { drafter, offset, decoder }
         };
-        let candidates: Vec<Candidate> = self.candidates.iter().map(candidate).collect();
-        Box::new(Self {
-            readings: BTreeMap::new(),
-            candidates,
-            choice: self.choice.for_next_answer(),
-            drafters: self.drafters.clone(),
-            forecasts: vec![None; self.candidates.len()],
-            jobs: JobsInFlight::default(),
-        })
+        let mut candidates: Vec<Candidate> = self.candidates.iter().map(candidate).collect();
+        let mut current = self.current;
+        if let Some((first, others)) = candidates.split_first_mut()
+            && let Some(planned) = first.planned()
+        {
+            for other in others.iter_mut().filter_map(Candidate::planned) {
+                other.share(planned);
+            }
+            current = planned.working().unwrap_or(current);
+        }
+        Box::new(Self { candidates, current, jobs: JobsInFlight::default() })
     }
 }
 
@@ -375,13 +211,9 @@ impl AnswerDecoder for Auto {
 #[derive(Debug, Default)]
 struct JobsInFlight {
     tickets: BTreeSet<Ticket>,
-    /// The end of the last completed job, on the cluster's clock.
-    now_ns: u64,
-    /// Whether drafts were requested since the last step.
-    has_drafted: bool,
 }
 
-/// A cluster that takes note of the jobs in flight and of the time.
+/// A cluster that takes note of the jobs in flight.
 struct WatchedCluster<'a> {
     cluster: &'a mut dyn Cluster,
     jobs: &'a mut JobsInFlight,
@@ -408,7 +240,6 @@ impl Cluster for WatchedCluster<'_> {
         };
         let ticket = self.cluster.submit(on, job)?;
         self.jobs.tickets.insert(ticket);
-        self.jobs.has_drafted |= matches!(on, Role::Drafter(_));
         Ok(ticket)
     }
 
@@ -419,7 +250,6 @@ impl Cluster for WatchedCluster<'_> {
     fn next_completion(&mut self) -> Result<Completion, ClusterError> {
         let completion = self.cluster.next_completion()?;
         self.jobs.tickets.remove(&completion.ticket);
-        self.jobs.now_ns = self.jobs.now_ns.max(completion.finished_ns);
         Ok(completion)
     }
 

@@ -51,7 +51,7 @@ use crate::{DecodeError, Decoder, DsiLookahead, Sequence, jobs::wasted};
 use forerun_core::{
     Cluster, Completion, Draft, Need, Outcome, Scores, Ticket, trace::SpanOutcome, verify_chains,
 };
-use forerun_plan::Policy;
+use forerun_plan::Planned;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -171,6 +171,9 @@ impl Threads {
         let frontier = sequence.tokens().len();
         let drafts = self.drafts(cluster.policy());
         cluster.set_drafts(drafts);
+        if !drafts {
+            self.replicas.stop_catching_up(cluster);
+        }
         // 1. Each drafter continues its chain.
         for index in 0..self.chains.len() {
             let length = self.wanted_length(index, frontier, cluster.policy());
@@ -447,12 +450,8 @@ impl AnswerDecoder for Dsi {
         Box::new(Self::new(options.targets, lookahead).with_drafters_of(options))
     }
 
-    fn policy(&self) -> Option<&dyn Policy> {
-        Some(&self.meter.policy)
-    }
-
-    fn policy_mut(&mut self) -> Option<&mut dyn Policy> {
-        Some(&mut self.meter.policy)
+    fn planned(&mut self) -> Option<&mut Planned> {
+        Some(self.meter.policy.planned())
     }
 
     fn has_failed_drafter(&self) -> bool {

@@ -80,12 +80,11 @@ impl<P: JobObserver> MeteredCluster<'_, P> {
 
 impl<P: JobObserver> Cluster for MeteredCluster<'_, P> {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
-        let is_draft = |job: &JobInFlight| matches!(job, JobInFlight::Draft { .. });
         let submitted = match (on, &job) {
             (Role::Drafter(drafter), _) => JobInFlight::Draft { drafter },
             (Role::Target(_), Job::Score(job)) => JobInFlight::Score {
                 rows: job.tree.len() + 1,
-                while_drafting: self.drafts || self.meter.in_flight.values().any(is_draft),
+                while_drafting: self.drafts || !self.meter.in_flight.is_empty(),
             },
             (Role::Target(_), Job::Draft { .. }) => return self.cluster.submit(on, job),
         };

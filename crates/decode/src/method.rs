@@ -2,7 +2,7 @@
 
 use crate::{Decoder, DraftLength, PearlOptions, SharedGoodput, SpeculativeDraftLength};
 use forerun_core::{DraftShape, Guesser, Need};
-use forerun_plan::{Policy, TreeLimits};
+use forerun_plan::{Planned, TreeLimits};
 
 /// A decoding method: what it does, what it offers to drafters, and how its decoder is built.
 pub struct MethodEntry {
@@ -207,13 +207,8 @@ pub trait AnswerDecoder: Decoder + Send {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder>;
 
-    /// Returns the policy, which other methods can learn from; `None` if it has none.
-    fn policy(&self) -> Option<&dyn Policy> {
-        None
-    }
-
-    /// Returns the policy, which can learn from other methods; `None` if it has none.
-    fn policy_mut(&mut self) -> Option<&mut dyn Policy> {
+    /// Returns its place in a planner, which it can share with other methods; `None` if it has none.
+    fn planned(&mut self) -> Option<&mut Planned> {
         None
     }
 

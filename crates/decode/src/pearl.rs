@@ -33,7 +33,7 @@ use crate::metered_cluster::Meter;
 use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 use crate::{DecodeError, Decoder, PearlOptions, PearlSchedule, Sequence, jobs};
 use forerun_core::{Cluster, Need, Ticket, verify};
-use forerun_plan::{PearlDraftLength, Policy};
+use forerun_plan::{PearlDraftLength, Planned};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -172,12 +172,8 @@ impl AnswerDecoder for Pearl {
         Box::new(Self::new(options.pearl, draft_length).with_drafter(options.drafter))
     }
 
-    fn policy(&self) -> Option<&dyn Policy> {
-        Some(&self.meter.policy)
-    }
-
-    fn policy_mut(&mut self) -> Option<&mut dyn Policy> {
-        Some(&mut self.meter.policy)
+    fn planned(&mut self) -> Option<&mut Planned> {
+        Some(self.meter.policy.planned())
     }
 
     fn has_failed_drafter(&self) -> bool {

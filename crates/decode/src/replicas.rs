@@ -183,10 +183,15 @@ impl Replicas {
         }
     }
 
+    /// Cancels the jobs in which replicas read what they have missed.
+    pub(crate) fn stop_catching_up(&self, cluster: &mut dyn Cluster) {
+        self.unused.keys().for_each(|&ticket| cluster.cancel(ticket));
+    }
+
     /// Forgets unused jobs, after cancelling them. Another method may go on, on the first replica,
     /// and get their completions.
     pub(crate) fn stop(&mut self, cluster: &mut dyn Cluster) {
-        self.unused.keys().for_each(|&ticket| cluster.cancel(ticket));
+        self.stop_catching_up(cluster);
         self.unused.clear();
         self.first_has_read_all = true;
     }

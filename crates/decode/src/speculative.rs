@@ -23,7 +23,7 @@ use crate::jobs::{self, DraftRequest};
 use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 use crate::{DecodeError, Decoder, Sequence, SpeculativeDraftLength};
 use forerun_core::{Cluster, DraftShape, Guesser, Need, Verification};
-use forerun_plan::{Policy, TreeLimits};
+use forerun_plan::{Planned, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -161,12 +161,8 @@ impl AnswerDecoder for Speculative {
         Box::new(Self { rounds, calibrates: self.calibrates })
     }
 
-    fn policy(&self) -> Option<&dyn Policy> {
-        Some(&self.rounds.policy)
-    }
-
-    fn policy_mut(&mut self) -> Option<&mut dyn Policy> {
-        Some(&mut self.rounds.policy)
+    fn planned(&mut self) -> Option<&mut Planned> {
+        Some(self.rounds.policy.planned())
     }
 
     fn has_looked_up(&self) -> bool {

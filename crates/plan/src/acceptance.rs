@@ -52,8 +52,12 @@ const FACTOR_TOKENS: f64 = 4.0;
 const RATE_DECAY: f64 = 0.99;
 const STAY_DECAY: f64 = 0.998;
 const FACTOR_DECAY: f64 = 0.98;
+/// What a test at a position leaves of the weight of later ones.
+const FACTOR_FADE: f64 = 0.995;
 /// The least factor of the last token of a job, where further jobs are cheap.
 const LEAST_FACTOR: f64 = 0.85;
+/// The number of tested tokens, as far as they still count, that say something.
+const KNOWN_TOKENS: f64 = 1.0 - 1e-6;
 /// No token is certain.
 const CERTAIN: f64 = 0.999;
 
@@ -100,6 +104,18 @@ impl Acceptance {
         for _ in 0..tokens {
             self.easy = self.after(self.easy);
         }
+    }
+
+    /// Learns that so many tokens were committed while another drafter was tested. What is known of
+    /// this one is about earlier text, so it counts less with each of them.
+    pub(crate) fn forget(&mut self, tokens: usize) {
+        self.skip(tokens);
+        self.rates.iter_mut().for_each(|rate| rate.fade(RATE_DECAY.powi(tokens as i32)));
+    }
+
+    /// Returns whether enough tokens were tested to say anything of the text at hand.
+    pub(crate) fn is_known(&self) -> bool {
+        self.rates.iter().map(Share::weight).sum::<f64>() >= KNOWN_TOKENS
     }
 
     /// Returns, for `n` from 0 to `length`, the probability that the first `n` tokens of a draft
@@ -181,6 +197,8 @@ impl Acceptance {
                 self.factors.resize(position, Share::new(FACTOR_DECAY));
             }
             self.factors[position - 1].add(found, (1.0 - easy) * rates[0] + easy * rates[1]);
+            // A position that is no longer drafted is expected to be as good as the one before it.
+            self.factors.iter_mut().skip(position).for_each(|factor| factor.fade(FACTOR_FADE));
         }
         // The probabilities of the last token's state and of this one's together.
         let last = [1.0 - self.easy, self.easy];

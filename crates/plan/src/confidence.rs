@@ -199,7 +199,7 @@ fn per_mille(share: f64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::Confidence;
-    use crate::estimates::JobTime;
+    use crate::batch_costs::JobTime;
     use crate::{DraftLength, Round, SpeculativeDraftLength};
     use forerun_core::{DraftShape, StopRule};
 
@@ -356,7 +356,7 @@ mod tests {
             let with = speed(&mut automatic().stopping_by_confidence(), None, &tokens, costs, text);
             let without = speed(&mut automatic(), None, &tokens, costs, text);
             let case = format!("{seed}: {with}, {without} without confidences");
-            assert!(with > 0.99 && with > 0.93 * without, "{case}");
+            assert!(with > 0.985 && with > 0.93 * without, "{case}");
             gains.push(with / without);
         }
         // Single pairs have luck, in both runs.
@@ -368,14 +368,18 @@ mod tests {
 
     #[test]
     fn confidences_that_say_nothing_cost_nothing() {
+        let mut gains = Vec::new();
         for acceptance in [0.3, 0.6, 0.8, 0.95] {
             let same: Tokens = [0.99, 0.9, 0.6, 0.3].map(|confidence| (confidence, acceptance));
             for costs in PAIRS {
                 let [with, without, _] = speeds(&same, costs, 7);
                 let case =
                     format!("{acceptance}, {costs:?}: {with}, {without} without confidences");
-                assert!(with > 0.99 * without, "{case}");
+                assert!(with > 0.98 * without, "{case}");
+                gains.push(with / without);
             }
         }
+        let mean = gains.iter().sum::<f64>() / gains.len() as f64;
+        assert!(mean > 0.997, "{mean}");
     }
 }

@@ -29,7 +29,10 @@ pub fn drafter_cores(cores: usize, ratio: f64) -> usize {
             let first_ns = first as f64 * token_ns;
             let rounds =
                 ParallelRounds { survival: &survival, first, new, first_ns, min_ns: token_ns };
-            rounds.speed(|_| pass_ns)
+            {
+                let (tokens, ns) = rounds.cycle(|_| pass_ns);
+                tokens / ns
+            }
         });
         firsts.fold(0.0, f64::max)
     };

@@ -12,8 +12,6 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CostCurve {
     points: BTreeMap<usize, DecayingMean>,
-    /// Whether the first row or token costs more than further ones, as reading the weights does.
-    has_fixed_part: bool,
 }
 
 /// What a new measurement leaves of the weight of the other points. They may have changed.
@@ -47,17 +45,6 @@ impl CostCurve {
         self.points.iter().map(|(&count, ns)| (count, ns.value_or(0.0)))
     }
 
-    /// Multiplies all times so far.
-    pub(crate) fn scale(&mut self, factor: f64) {
-        self.points.values_mut().for_each(|point| point.scale(factor));
-    }
-
-    /// Returns the numbers that have occurred here, with their mean times.
-    pub(crate) fn measured(&self) -> impl Iterator<Item = (usize, f64)> {
-        let measured = self.points.iter().filter(|(_, ns)| ns.is_measured());
-        measured.map(|(&count, ns)| (count, ns.value_or(0.0)))
-    }
-
     /// Returns whether a number has occurred here.
     pub(crate) fn is_measured(&self) -> bool {
         self.points.values().any(DecayingMean::is_measured)
@@ -67,29 +54,21 @@ impl CostCurve {
         !self.points.is_empty()
     }
 
-    /// Creates a curve of which only further rows or tokens are unknown: it is flat before and
-    /// after its first point.
-    pub(crate) fn with_fixed_part() -> Self {
-        Self { has_fixed_part: true, ..Self::default() }
-    }
-
     /// Returns the times of 0 to `longest`, in nanoseconds. None takes no time, and a single point
-    /// says that time is proportional, unless there is a fixed part.
+    /// says that time is proportional.
     pub(crate) fn up_to(&self, longest: usize) -> Vec<f64> {
         let points = self.monotone();
         let mut times = vec![0.0; longest + 1];
         let (mut from, mut from_ns) = (0, 0.0);
         for &(count, ns) in &points {
-            let is_fixed = from == 0 && self.has_fixed_part;
             for (at, time) in times.iter_mut().enumerate().take(count + 1).skip(from + 1) {
-                let share = if is_fixed { 1.0 } else { (at - from) as f64 / (count - from) as f64 };
+                let share = (at - from) as f64 / (count - from) as f64;
                 *time = from_ns + share * (ns - from_ns);
             }
             (from, from_ns) = (count, ns);
         }
         let slope = match points.as_slice() {
             [] => 0.0,
-            [_] if self.has_fixed_part => 0.0,
             [(count, ns)] => ns / *count as f64,
             [first, .., last] => (last.1 - first.1) / (last.0 - first.0) as f64,
         };
@@ -104,9 +83,6 @@ impl CostCurve {
     pub(crate) fn at_best_up_to(&self, longest: usize) -> Vec<f64> {
         let mut times = vec![0.0; longest + 1];
         let points = self.monotone();
-        if let Some((_, ns)) = points.first().filter(|_| self.has_fixed_part) {
-            times.iter_mut().skip(1).for_each(|time| *time = *ns);
-        }
         for (count, ns) in points {
             times.iter_mut().skip(count).for_each(|time| *time = ns);
         }
@@ -162,7 +138,7 @@ mod tests {
 
     #[test]
     fn adopted_times_are_replaced_until_they_are_measured() {
-        let mut curve = CostCurve::with_fixed_part();
+        let mut curve = CostCurve::default();
         curve.adopt([(1, 10.0), (3, 30.0)].into_iter());
         curve.adopt([(1, 20.0), (2, 40.0)].into_iter());
         assert_eq!(

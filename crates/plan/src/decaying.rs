@@ -98,48 +98,13 @@ impl Share {
         self.whole *= factor;
     }
 
+    /// Returns the weight of all values so far.
+    pub(crate) fn weight(&self) -> f64 {
+        self.whole
+    }
+
     /// Returns the share, as if it had been `prior` in `wholes` more.
     pub(crate) fn value(&self, prior: f64, wholes: f64) -> f64 {
         (self.part + prior * wholes) / (self.whole + wholes)
-    }
-}
-
-/// A mean speed in which older steps count less.
-#[derive(Clone, Copy, Debug)]
-pub struct Speed {
-    tokens: f64,
-    ns: f64,
-    decay: f64,
-}
-
-impl Default for Speed {
-    fn default() -> Self {
-        Self::with_decay(DECAY)
-    }
-}
-
-impl Speed {
-    /// Creates an unknown speed. `decay`: the weight of a step compared with the one after it.
-    #[must_use]
-    pub fn with_decay(decay: f64) -> Self {
-        Self { tokens: 0.0, ns: 0.0, decay }
-    }
-
-    /// Learns that a step committed `tokens` tokens in `ns` nanoseconds.
-    pub fn add(&mut self, tokens: usize, ns: f64) {
-        self.tokens = self.tokens * self.decay + tokens as f64;
-        self.ns = self.ns * self.decay + ns;
-    }
-
-    /// Returns a copy that knows only that a token takes `token_ns` nanoseconds.
-    #[must_use]
-    pub(crate) fn starting_at(self, token_ns: f64) -> Self {
-        Self { tokens: 1.0, ns: token_ns, ..self }
-    }
-
-    /// Returns the nanoseconds of a token; `None` if nothing is known.
-    #[must_use]
-    pub fn token_ns(&self) -> Option<f64> {
-        (self.tokens > 0.0).then(|| self.ns / self.tokens)
     }
 }

@@ -1,7 +1,6 @@
 //! Interruptions: moments in which the machine does something else.
 
-use crate::decaying::DecayingMean;
-use crate::estimates::JobTime;
+use crate::batch_costs::JobTime;
 
 /// Takes interruptions out of measured times, so that they are not taken for the cost of what was
 /// interrupted.
@@ -31,12 +30,9 @@ impl Default for Interruptions {
 
 impl Interruptions {
     /// Returns a time without an interruption. `usual_ns`: the usual time, if it is known.
-    /// `longest_ns`: a time that is not unusual either.
-    fn without(&mut self, ns: f64, usual_ns: Option<f64>, longest_ns: f64) -> f64 {
-        let is_unusual =
-            |&usual_ns: &f64| usual_ns > 0.0 && ns > UNUSUAL * usual_ns.max(longest_ns);
-        let usual_ns = usual_ns.filter(is_unusual);
-        let Some(usual_ns) = usual_ns else {
+    pub(crate) fn filter(&mut self, ns: f64, usual_ns: Option<f64>) -> f64 {
+        let is_unusual = |&usual_ns: &f64| usual_ns > 0.0 && ns > UNUSUAL * usual_ns;
+        let Some(usual_ns) = usual_ns.filter(is_unusual) else {
             self.left = (self.left + FILTERED_PER_TIME).min(MAX_FILTERED);
             return ns;
         };
@@ -47,26 +43,13 @@ impl Interruptions {
         usual_ns
     }
 
-    /// Returns the time of a step without an interruption, and adds it to the usual time of such
-    /// steps. Some steps have a job that takes up to `longest_ns`.
-    pub(crate) fn filter_step(
-        &mut self,
-        ns: f64,
-        usual: &mut DecayingMean,
-        longest_ns: f64,
-    ) -> f64 {
-        let ns = self.without(ns, usual.value(), longest_ns);
-        usual.add(ns);
-        ns
-    }
-
     /// Returns the time of a job without an interruption. Those of jobs that share their passes
     /// stay as they are.
     pub(crate) fn filter_job(&mut self, time: &JobTime, usual_ns: Option<f64>) -> JobTime {
         if time.cost.batch_sequences > time.cost.passes {
             return *time;
         }
-        let duration_ns = self.without(time.duration_ns as f64, usual_ns, 0.0) as u64;
+        let duration_ns = self.filter(time.duration_ns as f64, usual_ns) as u64;
         JobTime { duration_ns, ..*time }
     }
 }
@@ -78,12 +61,10 @@ mod tests {
     #[test]
     fn rare_times_count_as_usual_and_frequent_ones_as_they_are() {
         let mut interruptions = Interruptions::default();
-        let mut without = |ns| interruptions.without(ns, Some(10.0), 0.0);
+        let mut without = |ns| interruptions.filter(ns, Some(10.0));
         assert_eq!([29.0, 500.0, 500.0, 500.0].map(&mut without), [29.0, 10.0, 10.0, 500.0]);
         (0..20).for_each(|_| assert_eq!(without(11.0), 11.0));
         assert_eq!([500.0, 500.0, 500.0].map(&mut without), [10.0, 10.0, 500.0]);
-        assert_eq!(interruptions.without(500.0, None, 0.0), 500.0, "nothing is known");
-        (0..20).for_each(|_| assert_eq!(interruptions.without(40.0, Some(10.0), 15.0), 40.0));
-        assert_eq!(interruptions.without(50.0, Some(10.0), 15.0), 10.0);
+        assert_eq!(interruptions.filter(500.0, None), 500.0, "nothing is known");
     }
 }

@@ -18,9 +18,9 @@ pub(crate) struct Ledger {
 
 /// The share of the time that trials may lose, and that of what drafting has gained.
 const TRIAL_SHARE: f64 = 0.006;
-const GAIN_SHARE: f64 = 0.05;
+const GAIN_SHARE: f64 = 0.005;
 /// The passes that trials may lose at first.
-const TRIAL_PASSES: f64 = 4.0;
+const TRIAL_PASSES: f64 = 3.0;
 /// The share of the time that drafting may lose altogether, and the passes that it may lose at
 /// first.
 const LOSS_SHARE: f64 = 0.008;
@@ -41,19 +41,17 @@ impl Ledger {
 
     /// Counts a step with drafts, in which the target alone would have taken `alone_ns` for the
     /// same tokens.
-    pub(crate) fn add_drafting(&mut self, ns: f64, alone_ns: f64, is_trial: bool) {
+    pub(crate) fn add_drafting(&mut self, ns: f64, alone_ns: f64) {
         let lost_ns = ns - alone_ns;
         self.elapsed_ns += ns;
         self.lost_ns = (self.lost_ns + lost_ns).max(-KEPT_SHARE * self.elapsed_ns);
         self.gained_ns = (self.gained_ns - lost_ns).max(0.0);
-        if is_trial {
-            self.trials_ns += lost_ns.max(0.0);
-        }
     }
 
-    /// Counts what a step of a trial has gained. The steps of one trial pay for each other.
-    pub(crate) fn add_gain_of_trial(&mut self, ns: f64) {
-        self.trials_ns = (self.trials_ns - ns).max(0.0);
+    /// Counts what a step of a trial has lost, or gained if it is negative, compared with what would
+    /// have been done otherwise. Trials pay for each other.
+    pub(crate) fn add_trial(&mut self, lost_ns: f64) {
+        self.trials_ns = (self.trials_ns + lost_ns).max(0.0);
     }
 
     /// Returns the time that drafting has gained, less what it has lost since.
@@ -72,7 +70,7 @@ impl Ledger {
         let gain = if speedup.is_finite() { speedup - 1.0 } else { 1.0 };
         let gain = gain.clamp(0.0, CATCH_UP_GAIN);
         let share = CATCH_UP_SHARE * gain;
-        let budget_ns = share * self.elapsed_ns + GAIN_SHARE * self.gained_ns;
+        let budget_ns = share * self.elapsed_ns;
         let first_ns = CATCH_UP_PASSES * gain.min(1.0) * pass_ns;
         self.catch_up_ns + ns <= budget_ns + first_ns
     }
@@ -80,13 +78,6 @@ impl Ledger {
     /// Returns whether drafting may go on. `pass_ns`: the time of a pass of the target alone.
     pub(crate) fn may_draft(&self, pass_ns: f64) -> bool {
         self.lost_ns <= LOSS_SHARE * self.elapsed_ns + LOSS_PASSES * pass_ns
-    }
-
-    /// Returns whether another trial may begin although the last ones have lost, because estimates
-    /// see a gain: if drafting in all has not lost more than trials may. `pass_ns`: the time of a
-    /// pass of the target alone.
-    pub(crate) fn may_try_again(&self, pass_ns: f64) -> bool {
-        self.lost_ns <= TRIAL_SHARE * self.elapsed_ns + TRIAL_PASSES * pass_ns
     }
 
     /// Returns whether a trial may lose `ns`. `pass_ns`: the time of a pass of the target alone.
@@ -103,20 +94,21 @@ mod tests {
     #[test]
     fn what_trials_gain_pays_for_what_they_lose() {
         let mut ledger = Ledger::default();
-        ledger.add_drafting(5_000.0, 1_000.0, true);
+        ledger.add_drafting(5_000.0, 1_000.0);
+        ledger.add_trial(4_000.0);
         assert!(!ledger.may_try(100.0, 1_000.0));
-        ledger.add_drafting(1_000.0, 4_000.0, true);
-        ledger.add_gain_of_trial(3_000.0);
+        ledger.add_drafting(1_000.0, 4_000.0);
+        ledger.add_trial(-3_000.0);
         assert!(ledger.may_try(2_000.0, 1_000.0) && !ledger.may_try(4_000.0, 1_000.0));
     }
 
     #[test]
     fn reading_soon_after_a_pause_is_affordable_if_there_is_something_to_gain() {
         let mut ledger = Ledger::default();
-        assert!(ledger.may_catch_up(4_000.0, 2.0, 1_000.0));
-        assert!(!ledger.may_catch_up(4_000.0, 1.5, 1_000.0));
+        assert!(ledger.may_catch_up(3_000.0, 2.0, 1_000.0));
+        assert!(!ledger.may_catch_up(3_000.0, 1.5, 1_000.0));
         assert!(!ledger.may_catch_up(1.0, 1.0, 1_000.0));
-        ledger.add_catch_up(4_000.0);
+        ledger.add_catch_up(3_000.0);
         assert!(!ledger.may_catch_up(1.0, 2.0, 1_000.0));
     }
 }

@@ -1,7 +1,7 @@
 //! The measurements of a round of draft-then-verify.
 
 use crate::acceptance::Tested;
-use crate::estimates::JobTime;
+use crate::batch_costs::JobTime;
 use crate::ranked_tree::DraftSize;
 use forerun_core::{DraftShape, Node, TokenTree};
 
@@ -62,6 +62,11 @@ impl RankedRound {
 }
 
 impl Round {
+    /// Returns the size of what the drafter has made.
+    pub(crate) fn draft_size(&self) -> DraftSize {
+        if self.looked_up { DraftSize::default() } else { self.size() }
+    }
+
     /// Returns the size of the draft. What is not a tree of ranked candidates counts as a chain.
     pub(crate) fn size(&self) -> DraftSize {
         self.ranked.as_ref().map_or(DraftSize::of_chain(self.drafted), |ranked| ranked.size)

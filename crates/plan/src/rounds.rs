@@ -31,9 +31,9 @@ pub struct ParallelRounds<'a> {
 }
 
 impl ParallelRounds<'_> {
-    /// Returns the expected tokens per nanosecond. `score_ns(rows)` is the time of a pass.
+    /// Returns the expected tokens and nanoseconds. `score_ns(rows)` is the time of a pass.
     #[must_use]
-    pub fn speed(&self, score_ns: impl Fn(f64) -> f64) -> f64 {
+    pub fn cycle(&self, score_ns: impl Fn(f64) -> f64) -> (f64, f64) {
         let survival = |tokens: f64| interpolated(self.survival, tokens);
         let (mut tokens, mut ns) = (0.0, self.first_ns);
         // The tokens accepted so far, and those that the next pass verifies in addition to the
@@ -47,7 +47,21 @@ impl ParallelRounds<'_> {
             accepted += unverified + 1.0;
             unverified = (self.new - 1.0).max(0.0);
             if accepted + unverified >= end || survival(accepted) < 1e-3 {
-                return tokens / ns;
+                return (tokens, ns);
+            }
+        }
+    }
+
+    /// Returns the nanoseconds if so many tokens are accepted.
+    #[must_use]
+    pub fn ns_of(&self, accepted: usize, score_ns: impl Fn(f64) -> f64) -> f64 {
+        let (mut ns, mut tested, mut unverified) = (self.first_ns, 0.0, self.first as f64);
+        loop {
+            ns += score_ns(unverified + 1.0).max(self.min_ns);
+            tested += unverified + 1.0;
+            unverified = (self.new - 1.0).max(0.0);
+            if tested > accepted as f64 {
+                return ns;
             }
         }
     }
@@ -88,24 +102,44 @@ pub struct Pipeline<'a> {
 }
 
 impl Pipeline<'_> {
-    /// Returns the expected tokens per nanosecond. `score_ns(rows)` is the time of a pass.
-    #[must_use]
-    pub fn speed(&self, score_ns: impl Fn(usize) -> f64) -> f64 {
+    /// Returns the times of the row after the rejection, of the first job after it, and of each
+    /// further one.
+    fn jobs_ns(&self, score_ns: impl Fn(usize) -> f64) -> [f64; 3] {
         let (one_ns, job_ns) = (score_ns(1), score_ns(self.rows));
         let start_ns = if self.replicas > 1 { self.draft_ns } else { self.draft_ns.max(one_ns) };
-        let step_ns = self.draft_ns.max(job_ns / self.replicas.max(1) as f64);
+        let further_ns = self.draft_ns.max(job_ns / self.replicas.max(1) as f64);
+        [one_ns, (start_ns + job_ns - one_ns).max(0.0), further_ns]
+    }
+
+    /// Returns the expected tokens and nanoseconds. `score_ns(rows)` is the time of a pass.
+    #[must_use]
+    pub fn cycle(&self, score_ns: impl Fn(usize) -> f64) -> (f64, f64) {
+        let [one_ns, first_ns, further_ns] = self.jobs_ns(score_ns);
         // The first token is tested by the row after the rejection, the others by jobs.
         let mut reached = self.survival.iter().skip(1).step_by(self.rows.max(1));
-        let first_ns =
-            reached.next().map_or(0.0, |all| all * (start_ns + job_ns - one_ns).max(0.0));
-        let ns = one_ns + first_ns + reached.map(|all| all * step_ns).sum::<f64>();
-        self.survival.iter().sum::<f64>() / ns
+        let first_ns = reached.next().map_or(0.0, |all| all * first_ns);
+        let ns = one_ns + first_ns + reached.map(|all| all * further_ns).sum::<f64>();
+        (self.survival.iter().sum::<f64>(), ns)
+    }
+
+    /// Returns the nanoseconds if so many tokens are accepted.
+    #[must_use]
+    pub fn ns_of(&self, accepted: usize, score_ns: impl Fn(usize) -> f64) -> f64 {
+        let [one_ns, first_ns, further_ns] = self.jobs_ns(score_ns);
+        match accepted.checked_sub(1) {
+            None => one_ns,
+            Some(more) => one_ns + first_ns + (more / self.rows.max(1)) as f64 * further_ns,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn speed_of((tokens, ns): (f64, f64)) -> f64 {
+        tokens / ns
+    }
 
     fn powers(rate: f64) -> Vec<f64> {
         (0..200).map(|n| f64::powi(rate, n)).collect()
@@ -130,7 +164,7 @@ mod tests {
             let post = rate / (rate + 1.0 - all);
             let tokens = (1.0 - post) + post * (1.0 - all) / (1.0 - rate);
             let ns = 1_000.0 + post * 50.0 * (new - 1.0);
-            let speed = rounds.speed(|rows| 1_000.0 + 50.0 * (rows - 1.0));
+            let speed = speed_of(rounds.cycle(|rows| 1_000.0 + 50.0 * (rows - 1.0)));
             assert!((speed / (tokens / ns) - 1.0).abs() < 0.01, "{rate} {new}");
         }
     }
@@ -142,7 +176,7 @@ mod tests {
             let first_ns = first as f64 * 100.0;
             let rounds =
                 ParallelRounds { survival: &survival, first, new: 10.0, first_ns, min_ns: 0.0 };
-            rounds.speed(|_| 1_000.0)
+            speed_of(rounds.cycle(|_| 1_000.0))
         };
         assert!(speed(0.4, 2) > 1.1 * speed(0.4, 0));
         assert!(speed(0.98, 2) < 1.1 * speed(0.98, 0));
@@ -153,7 +187,8 @@ mod tests {
         let survival = powers(0.9);
         let speed = |replicas, rows| {
             let draft_ns = 100.0 * rows as f64;
-            Pipeline { survival: &survival, replicas, rows, draft_ns }.speed(|_| 1_000.0)
+            let pipeline = Pipeline { survival: &survival, replicas, rows, draft_ns };
+            speed_of(pipeline.cycle(|_| 1_000.0))
         };
         assert!(speed(10, 1) > 1.2 * speed(1, 10));
         // Fewer rows than one replica keeps up with are slower, and more are late.

@@ -1,0 +1,995 @@
+//! Decides what to draft next: one rule for all methods and drafters.
+//!
+//! A method is a [`Schedule`] whose closed form says how fast it is, from what is known of costs
+//! and acceptance. After each step, the planner takes the fastest of all, or the target alone. What
+//! the estimates do not know is taken at its best: an action that would then be faster is tried, if
+//! the [`Ledger`] affords what the trial is expected to lose. So to pause, to try again, to try more
+//! rows or another drafter, and to change the method are one decision.
+
+use crate::JobTime;
+use crate::costs::{READ_TOKENS, TargetCosts};
+use crate::decaying::DecayingMean;
+use crate::interruptions::Interruptions;
+use crate::ledger::Ledger;
+use crate::ranked_tree::DraftSize;
+use crate::round::Round;
+use crate::schedule::{Assumptions, Candidate, Drafter, Drafting, Facts, Schedule};
+use crate::speculative::Rounds;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The factor by which drafting must be faster than the target alone to begin, and by which another
+/// schedule must be faster than the present one.
+const MIN_GAIN: f64 = 1.005;
+const MIN_GAIN_OF_CHANGE: f64 = 1.03;
+/// The factor by which a trial must be faster at best.
+const MIN_GAIN_OF_TRIAL: f64 = 1.03;
+/// Drafters are tried in the order of the time for which they were not tested, in so many tokens.
+const UNTESTED_TOKENS: usize = 64;
+/// The number of tokens in which a change must pay for its start.
+const HORIZON_OF_CHANGE: f64 = 256.0;
+/// The number of steps of a trial of a schedule that drafts ahead, and the time that it may lose, in
+/// passes of the target alone.
+const TRIAL_STEPS: u32 = 8;
+const TRIAL_LOSS: f64 = 3.0;
+/// A drafter that cannot pay however right it is is tried as if a trial cost so many times as much.
+const HOPELESS: f64 = 3.0;
+/// The speedup that a trial may have, whatever the estimates say.
+const LEAST_SPEEDUP: f64 = 1.125;
+/// The number of steps with drafts, at least, after which the target works alone, to measure the
+/// speed to beat, and the share of the time since then that this may lose.
+const PLAIN_EVERY: u32 = 24;
+const PLAIN_SHARE: f64 = 0.003;
+/// The number of such steps after drafting ahead, whose jobs in flight end in the first one.
+const PLAIN_STEPS: u32 = 3;
+/// The numbers of missed tokens at which the cost of reading is measured: enough to measure, but
+/// cheap.
+const READING_SAMPLE: std::ops::Range<usize> = READ_TOKENS..32;
+/// The number of steps of a pause for each decision, if drafts would be made ahead: decisions take
+/// time, in which a small target could go on.
+const DECIDE_EVERY: u32 = 8;
+/// The number of cycles that a closed form is worth, and the weight of a cycle compared with the
+/// one after it.
+const FORM_CYCLES: f64 = 8.0;
+const PACE_DECAY: f64 = 0.97;
+
+/// A method's place among the schedules of a planner.
+#[derive(Debug)]
+pub struct Planned {
+    state: Arc<Mutex<State>>,
+    entry: usize,
+}
+
+impl Clone for Planned {
+    /// Returns a place in a copy of the planner.
+    fn clone(&self) -> Self {
+        let state = self.lock().clone();
+        Self { state: Arc::new(Mutex::new(state)), entry: self.entry }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    schedule: Schedule,
+    /// The index of its drafter.
+    drafter: usize,
+    /// Whether its drafter has failed in the present answer.
+    has_failed: bool,
+    pace: Pace,
+    /// The number of steps in which it has drafted.
+    steps: u32,
+    /// The time that its last trial has lost.
+    trial_ns: f64,
+}
+
+/// How long cycles take, compared with the closed form.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    measured_ns: f64,
+    expected_ns: f64,
+    cycles: f64,
+}
+
+impl Pace {
+    fn add(&mut self, measured_ns: f64, expected_ns: f64) {
+        self.measured_ns = self.measured_ns * PACE_DECAY + measured_ns;
+        self.expected_ns = self.expected_ns * PACE_DECAY + expected_ns;
+        self.cycles = self.cycles * PACE_DECAY + 1.0;
+    }
+
+    fn factor(&self) -> f64 {
+        if self.expected_ns <= 0.0 {
+            return 1.0;
+        }
+        let measured = self.measured_ns / self.expected_ns;
+        (measured * self.cycles + FORM_CYCLES) / (self.cycles + FORM_CYCLES)
+    }
+}
+
+/// What to do next, and why.
+#[derive(Clone, Debug)]
+struct Plan {
+    /// The schedule, and what it drafts; `None` for the target alone.
+    action: Option<(usize, Candidate)>,
+    reason: Reason,
+    /// The number of further steps for which nothing is decided, or a trial goes on.
+    steps: u32,
+    /// The time of a token otherwise, if this is a trial, and the time that it has lost.
+    rival_ns: f64,
+    lost_ns: f64,
+    /// Whether a draft has arrived. A trial that drafts ahead lasts for some steps after that.
+    has_begun: bool,
+}
+
+/// Why the planner drafts, or does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The speed of the target alone is measured.
+    MeasuresTarget,
+    /// Drafting is expected to be the fastest.
+    Fastest,
+    /// It is tried whether this is faster.
+    Trial,
+    /// No draft is expected to be faster than the target alone.
+    TargetIsFaster,
+    /// Drafting has lost more time than it may.
+    HasLost,
+    /// The drafter would have to read for too long.
+    ReadingCosts,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MeasuresTarget => "the speed of the target alone is measured",
+            Self::Fastest => "drafting is expected to be the fastest",
+            Self::Trial => "it is tried whether this is faster",
+            Self::TargetIsFaster => "no draft is expected to be faster than the target alone",
+            Self::HasLost => "drafting has lost more time than it may",
+            Self::ReadingCosts => "the drafter would have to read for too long",
+        })
+    }
+}
+
+impl Plan {
+    fn alone(reason: Reason) -> Self {
+        Self { action: None, reason, steps: 0, rival_ns: 0.0, lost_ns: 0.0, has_begun: false }
+    }
+
+    fn draft(entry: usize, candidate: Candidate) -> Self {
+        Self { action: Some((entry, candidate)), ..Self::alone(Reason::Fastest) }
+    }
+
+    fn is_trial(&self) -> bool {
+        self.reason == Reason::Trial
+    }
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    target: TargetCosts,
+    drafters: Vec<Drafter>,
+    entries: Vec<Entry>,
+    ledger: Ledger,
+    plan: Plan,
+    /// Whether the next step is the answer's first one, which computes the prompt.
+    is_first_step: bool,
+    /// The end of the answer's last step.
+    last_ns: Option<u64>,
+    /// The steps with drafts and their time since the target last worked alone.
+    since_plain: (u32, f64),
+    paused_steps: u32,
+    /// The number of steps of a turn and the schedule whose turn it is, if they take turns, and the
+    /// number of its steps so far.
+    turns: Option<(u32, usize)>,
+    turn_steps: u32,
+    step: Step,
+    cycle: Cycle,
+    /// The usual times of steps that draft ahead.
+    step_ns: DecayingMean,
+    interruptions: Interruptions,
+}
+
+/// What happened in the present step of a schedule that drafts ahead.
+#[derive(Clone, Debug, Default)]
+struct Step {
+    /// The number of drafted tokens, if drafts were requested.
+    drafted: Option<usize>,
+    /// Whether a job also read tokens that its replica had missed.
+    has_read: bool,
+    /// The time of the target's jobs.
+    busy_ns: f64,
+}
+
+/// The present cycle.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cycle {
+    ns: f64,
+    accepted: usize,
+    /// Whether it began with a rejection, and has ended with one.
+    is_whole: bool,
+    has_ended: bool,
+}
+
+impl State {
+    fn facts(&self, entry: usize) -> Facts<'_> {
+        Facts { target: &self.target, drafter: &self.drafters[self.entries[entry].drafter] }
+    }
+
+    /// Returns what a schedule would draft, with the measured pace.
+    fn best(&self, entry: usize, assume: Assumptions) -> Candidate {
+        let current = self.plan.action.as_ref().filter(|(at, _)| *at == entry);
+        let current = current.map(|(_, candidate)| &candidate.draft);
+        let best = self.entries[entry].schedule.best(self.facts(entry), assume, current);
+        Candidate { ns: best.ns * self.entries[entry].pace.factor(), ..best }
+    }
+
+    /// Returns the usual time that a cycle with a draft loses, compared with the target alone.
+    fn usual_loss_ns(&self, entry: usize, draft: &Drafting, token_ns: f64) -> f64 {
+        let usual = self.entries[entry].schedule.of(self.facts(entry), draft);
+        (usual.ns * self.entries[entry].pace.factor() - usual.tokens * token_ns).max(0.0)
+    }
+
+    fn start_ns(&self, entry: usize, guess: bool) -> f64 {
+        self.entries[entry].schedule.start_ns(self.facts(entry), guess).max(0.0)
+    }
+
+    /// Returns whether the costs and the acceptance of a schedule's drafter are known and, if there
+    /// are others, what drafting ahead costs.
+    fn is_known(&self, entry: usize) -> bool {
+        let Entry { schedule, steps, .. } = &self.entries[entry];
+        let has_worked =
+            self.entries.len() == 1 || schedule.is_in_rounds() || *steps >= TRIAL_STEPS;
+        let drafter = self.facts(entry).drafter;
+        has_worked && drafter.costs.is_known() && drafter.acceptance.is_known()
+    }
+
+    /// Returns the speed of a candidate with the time of its start.
+    fn speed_with_start(&self, entry: usize, candidate: &Candidate) -> f64 {
+        let token_ns = 1.0 / candidate.speed();
+        let is_current = self.plan.action.as_ref().is_some_and(|(current, _)| *current == entry);
+        let start_ns = if is_current { 0.0 } else { self.start_ns(entry, false) };
+        let gain = if is_current { MIN_GAIN_OF_CHANGE } else { 1.0 };
+        gain / (token_ns + start_ns / HORIZON_OF_CHANGE)
+    }
+
+    /// Returns the factor by which a schedule must be faster than the target alone. To begin and to
+    /// end drafting ahead costs the drafts in flight, so chance must not cause it.
+    fn gain_to_draft(&self, entry: usize) -> f64 {
+        let is_current = self.plan.action.as_ref().is_some_and(|(current, _)| *current == entry);
+        match self.entries[entry].schedule.is_in_rounds() {
+            true if self.facts(entry).drafter.costs.lag > 0 => MIN_GAIN,
+            true => 1.0,
+            false if is_current => 1.0 / MIN_GAIN_OF_CHANGE,
+            false => MIN_GAIN_OF_CHANGE,
+        }
+    }
+
+    /// Returns whether a drafter that drafts ahead reads the prompt while the target does, unless
+    /// earlier answers were faster without it.
+    fn reads_prompt(&self, entry: usize) -> bool {
+        self.is_first_step
+            && !self.target.has_settled()
+            && !self.entries[entry].schedule.is_in_rounds()
+            && !self.facts(entry).drafter.costs.is_slow_by_size()
+    }
+
+    /// Returns the schedules that may be used.
+    fn entries(&self) -> impl Iterator<Item = usize> {
+        let turn = self.turns.map(|(_, turn)| turn);
+        let may_work = move |entry: &usize| turn.is_none_or(|turn| turn == *entry);
+        (0..self.entries.len()).filter(|&entry| !self.entries[entry].has_failed).filter(may_work)
+    }
+
+    /// Ends a step of a turn, if schedules take turns.
+    fn count_turn(&mut self) {
+        let Some((steps, turn)) = self.turns else { return };
+        self.turn_steps += 1;
+        if self.turn_steps < steps && !self.entries[turn].has_failed {
+            return;
+        }
+        self.turn_steps = 0;
+        let count = self.entries.len();
+        let mut others = (1..=count).map(|after| (turn + after) % count);
+        let next = others.find(|&other| !self.entries[other].has_failed);
+        self.turns = Some((steps, next.unwrap_or(turn)));
+        self.plan = self.decide();
+    }
+
+    /// Takes note of tokens that all drafters but one, which has worked, have not read, and what
+    /// one place shows of the same model in another.
+    fn count_missed(&mut self, drafter: usize, tokens: usize) {
+        for other in (0..self.drafters.len()).filter(|&other| other != drafter) {
+            if self.drafters[other].model == self.drafters[drafter].model {
+                self.drafters[other].acceptance = self.drafters[drafter].acceptance.clone();
+                self.drafters[other].confidence = self.drafters[drafter].confidence.clone();
+                let known = self.drafters[drafter].costs.clone();
+                self.drafters[other].costs.adopt(&known);
+            } else {
+                self.drafters[other].acceptance.forget(tokens);
+                self.drafters[other].untested += tokens;
+            }
+            self.drafters[other].costs.lag += tokens;
+        }
+    }
+
+    /// Decides what to do in the next step.
+    fn decide(&self) -> Plan {
+        let can_pause = self.entries.iter().all(|entry| entry.schedule.adapts());
+        let plain_ns =
+            self.target.plain_share().filter(|_| self.target.has_settled() || !can_pause);
+        let Some(plain_ns) = plain_ns else { return Plan::alone(Reason::MeasuresTarget) };
+        let known = self.entries().filter(|&entry| self.is_known(entry));
+        let usual = known.map(|entry| (entry, self.best(entry, Assumptions::USUAL)));
+        let best = usual.max_by(|(a, first), (b, second)| {
+            self.speed_with_start(*a, first).total_cmp(&self.speed_with_start(*b, second))
+        });
+        let mut reason = Reason::TargetIsFaster;
+        if let Some((entry, best)) = best {
+            if !can_pause {
+                let trial = self.trial(plain_ns, 1.0 / best.speed(), Some(entry));
+                return trial.unwrap_or(Plan::draft(entry, best));
+            }
+            let gain = self.gain_to_draft(entry);
+            let is_faster = best.speed() * plain_ns > gain;
+            if is_faster && self.ledger.may_draft(plain_ns) {
+                if self.should_measure_plain(entry, plain_ns - 1.0 / best.speed()) {
+                    let steps =
+                        if self.entries[entry].schedule.is_in_rounds() { 1 } else { PLAIN_STEPS };
+                    return Plan { steps: steps - 1, ..Plan::alone(Reason::MeasuresTarget) };
+                }
+                let start_ns = self.start_ns(entry, false);
+                let certain = self.best(entry, Assumptions::CERTAIN).speed() * plain_ns;
+                let may_start = self.ledger.may_catch_up(start_ns, certain, plain_ns);
+                if may_start || start_ns < 2.0 * plain_ns {
+                    let token_ns = 1.0 / best.speed();
+                    let trial = self.trial(plain_ns, token_ns, Some(entry));
+                    return trial.unwrap_or(Plan::draft(entry, best));
+                }
+                reason = Reason::ReadingCosts;
+            } else if is_faster {
+                reason = Reason::HasLost;
+            }
+        }
+        self.trial(plain_ns, plain_ns, None).unwrap_or(Plan::alone(reason))
+    }
+
+    /// Returns a trial of what would be faster at best than the usual time of a token, if the
+    /// ledger affords it. `drafting`: the schedule that is used otherwise, if one drafts.
+    fn trial(&self, plain_ns: f64, token_ns: f64, drafting: Option<usize>) -> Option<Plan> {
+        let drafter = drafting.map(|entry| self.entries[entry].drafter);
+        let candidates = self.entries().filter_map(|entry| {
+            // What is drafted shows the text.
+            let shows_text = drafter == Some(self.entries[entry].drafter);
+            let assume = if shows_text { Assumptions::CHEAP } else { Assumptions::EASY };
+            let best = self.best(entry, assume);
+            let is_faster = drafting.is_none() || best.speed() * token_ns > MIN_GAIN_OF_TRIAL;
+            (is_faster && self.affords(entry, &best, plain_ns, token_ns, drafting))
+                .then_some((entry, best))
+        });
+        // A drafter that was not tested for long comes first, and of equal ones the first.
+        let untested = |entry: usize| self.facts(entry).drafter.untested / UNTESTED_TOKENS;
+        let candidates: Vec<(usize, Candidate)> = candidates.collect();
+        let (entry, best) = candidates.into_iter().rev().max_by(|(at, a), (other, b)| {
+            untested(*at).cmp(&untested(*other)).then(a.speed().total_cmp(&b.speed()))
+        })?;
+        let steps = match self.entries[entry].schedule.is_in_rounds() {
+            // A first draft that reads what it has missed does not show the usual time.
+            true if !self.facts(entry).drafter.costs.is_known() => 2,
+            true => 1,
+            false => TRIAL_STEPS,
+        };
+        let (reason, steps) = (Reason::Trial, steps - 1);
+        let lost_ns = -self.waiting_ns(entry, plain_ns, token_ns);
+        Some(Plan { reason, steps, rival_ns: token_ns, lost_ns, ..Plan::draft(entry, best) })
+    }
+
+    /// Returns what a trial that drafts ahead loses while the drafter reads and the target works
+    /// alone, compared with a token in `token_ns`.
+    fn waiting_ns(&self, entry: usize, plain_ns: f64, token_ns: f64) -> f64 {
+        match self.entries[entry].schedule.is_in_rounds() {
+            true => 0.0,
+            false => self.facts(entry).drafter.costs.lag_ns() * (1.0 - token_ns / plain_ns).max(0.0),
+        }
+    }
+
+    fn affords(
+        &self,
+        entry: usize,
+        trial: &Candidate,
+        plain_ns: f64,
+        token_ns: f64,
+        drafting: Option<usize>,
+    ) -> bool {
+        let of_entry = &self.entries[entry];
+        let certain = self.best(entry, Assumptions::CERTAIN).speed() * plain_ns;
+        let is_hopeless = certain <= 1.0;
+        // To measure what reading costs is worth it if there is no other drafter.
+        let guess = is_hopeless && of_entry.schedule.is_in_rounds() || drafting.is_some();
+        let start_ns = match drafting {
+            Some(drafting) if drafting == entry => 0.0,
+            _ => self.start_ns(entry, guess) + self.waiting_ns(entry, plain_ns, token_ns),
+        };
+        let costs = &self.facts(entry).drafter.costs;
+        // An early trial measures what reading costs while there is little to read.
+        if drafting.is_none()
+            && !is_hopeless
+            && costs.is_known()
+            && !costs.knows_reading()
+            && of_entry.schedule.is_in_rounds()
+            && READING_SAMPLE.contains(&costs.lag)
+        {
+            return true;
+        }
+        // What it might gain, compared with what would be done otherwise.
+        let speedup = if drafting.is_none() { certain } else { trial.speed() * token_ns };
+        // What the estimates say may be wrong or out of date, so that it may read, too, but rarely.
+        let speedup = speedup.max(LEAST_SPEEDUP);
+        if !self.ledger.may_catch_up(start_ns, speedup, plain_ns) {
+            return false;
+        }
+        let loss_ns = || self.usual_loss_ns(entry, &trial.draft, token_ns).max(of_entry.trial_ns);
+        let loss_ns = match drafting {
+            // It would draft anyway.
+            Some(drafting) if drafting == entry => {
+                (self.usual_ns(entry, &trial.draft) - trial.ns).max(0.0)
+            }
+            _ => loss_ns(),
+        };
+        let loss_ns = if is_hopeless { HOPELESS * loss_ns } else { loss_ns };
+        self.ledger.may_try(loss_ns, plain_ns)
+    }
+
+    fn usual_ns(&self, entry: usize, draft: &Drafting) -> f64 {
+        let usual = self.entries[entry].schedule.of(self.facts(entry), draft);
+        usual.ns * self.entries[entry].pace.factor()
+    }
+
+    /// Returns whether the target should work alone for some steps, although a token takes
+    /// `lost_ns` longer then.
+    fn should_measure_plain(&self, entry: usize, lost_ns: f64) -> bool {
+        let steps = if self.entries[entry].schedule.is_in_rounds() { 1 } else { PLAIN_STEPS };
+        self.may_measure_plain(f64::from(steps) * lost_ns)
+    }
+
+    fn may_measure_plain(&self, lost_ns: f64) -> bool {
+        let (steps, ns) = self.since_plain;
+        steps >= PLAIN_EVERY && lost_ns <= PLAIN_SHARE * ns
+    }
+
+    /// Learns from a round of draft-then-verify.
+    fn observe_round(&mut self, entry: usize, round: &Round) {
+        let drafter = self.entries[entry].drafter;
+        let Drafter { costs, acceptance, confidence, .. } = &mut self.drafters[drafter];
+        let plans_draft = self.plan.action.as_ref().is_some_and(|(at, _)| *at == entry);
+        self.plan.has_begun = true;
+        if let Schedule::Rounds(rounds) = &mut self.entries[entry].schedule {
+            rounds.learn(round);
+        }
+        if let Some((
+            _,
+            Candidate {
+                draft: Drafting::Round(forerun_core::DraftShape::ConfidentChain { length, stop }),
+                ..
+            },
+        )) = &self.plan.action
+            && round.requested
+            && round.drafted > 0
+            && !round.looked_up
+        {
+            let rule = (!self.plan.is_trial()).then_some(*stop);
+            confidence.observe((*length, rule), &round.confidences, round.accepted, round.rejected);
+        }
+        let last_ns = self.last_ns.replace(round.score.finished_ns);
+        let tokens = round.accepted + 1;
+        let lag = if round.requested { std::mem::take(&mut costs.lag) } else { 0 };
+        // A lookup in place of a draft is a part of the drafter's usual work.
+        if !(round.requested || round.looked_up && costs.lag == 0 && plans_draft) {
+            costs.lag += round.accepted + 1;
+        }
+        if std::mem::take(&mut self.is_first_step) {
+            return self.count_missed(drafter, tokens);
+        }
+        match &round.ranked {
+            _ if round.looked_up => acceptance.skip(round.accepted + 1),
+            Some(ranked) => acceptance.observe_ranked(&ranked.tested),
+            None if round.drafted > 0 => acceptance.observe(0, round.accepted, round.rejected),
+            None => {}
+        }
+        if !round.rejected && !round.looked_up {
+            acceptance.skip(1);
+        }
+        let is_first_reading = !costs.knows_reading();
+        if round.requested {
+            costs.learn(round.draft_size(), &round.draft, lag, false);
+        }
+        self.target.learn(round.drafted + 1, &round.score, false);
+        let plain_ns = self.target.plain_ns();
+        self.drafters.iter_mut().for_each(|drafter| drafter.costs.expect(plain_ns));
+        let waited_ns = last_ns.map_or(0, |last_ns| round.waited_ns(last_ns)) as f64;
+        if round.drafted == 0 || round.looked_up {
+            self.target.learn_waiting(waited_ns);
+        }
+        let costs = &self.drafters[drafter].costs;
+        let draft_ns = costs.batch.share_of(&round.draft);
+        let ns = draft_ns + self.target.batch.share_of(&round.score) + waited_ns;
+        let lag_ns = match lag >= READ_TOKENS {
+            // What reading costs was not known.
+            true if is_first_reading => draft_ns,
+            true => costs.reading_ns(lag).min(ns),
+            false => 0.0,
+        };
+        let expected_ns = self.expected_ns(entry, round.drafted, round.size());
+        let ns = self.interruptions.filter(ns - lag_ns, expected_ns);
+        if round.drafted > 0
+            && !round.looked_up
+            && lag == 0
+            && let Some(expected_ns) = expected_ns
+            && !self.plan.is_trial()
+        {
+            self.entries[entry].pace.add(ns, expected_ns);
+        }
+        let kind = match round.drafted > 0 {
+            _ if round.looked_up => Kind::Alone,
+            true => Kind::Drafted,
+            // The target has worked alone, after a drafter that found nothing.
+            false if round.requested && draft_ns > 0.0 => Kind::Empty(draft_ns.min(ns)),
+            false => Kind::Alone,
+        };
+        self.ledger.add_catch_up(lag_ns);
+        let untested = &mut self.drafters[drafter].untested;
+        *untested = if round.drafted > 0 && !round.looked_up { 0 } else { *untested + tokens };
+        if round.drafted == 0 {
+            self.since_plain = (0, 0.0);
+        } else {
+            self.since_plain.0 += 1;
+            self.since_plain.1 += ns + lag_ns;
+        }
+        self.count_missed(drafter, tokens);
+        self.end_step(tokens, ns, kind);
+    }
+
+    /// Returns the expected time of a round with a draft of this size; `None` if it is not known.
+    fn expected_ns(&self, entry: usize, drafted: usize, size: DraftSize) -> Option<f64> {
+        let Facts { target, drafter } = self.facts(entry);
+        target.plain_share()?;
+        if drafted > target.most_rows() || drafted > 0 && !drafter.costs.is_known() {
+            return None;
+        }
+        let draft_ns =
+            if drafted > 0 { drafter.costs.drafts(size.depth, false).ns(size) } else { 0.0 };
+        Some(draft_ns + target.passes(drafted, false, false).ns(drafted as f64))
+    }
+
+    /// Accounts for a step of `tokens` tokens, and decides about the next one.
+    fn end_step(&mut self, tokens: usize, ns: f64, kind: Kind) {
+        let plain_ns = self.target.plain_share().unwrap_or(ns / tokens.max(1) as f64);
+        let alone_ns = tokens as f64 * plain_ns;
+        let lost_ns = match kind {
+            Kind::Alone => {
+                self.ledger.add_alone(ns);
+                0.0
+            }
+            Kind::Empty(draft_ns) => {
+                self.ledger.add_drafting(ns, ns - draft_ns);
+                draft_ns
+            }
+            Kind::Drafted => {
+                self.ledger.add_drafting(ns, alone_ns);
+                ns - tokens as f64 * self.plan.rival_ns
+            }
+        };
+        if self.plan.is_trial() {
+            match self.plan.has_begun {
+                true => self.ledger.add_trial(lost_ns),
+                false => self.ledger.add_catch_up(lost_ns.max(0.0)),
+            }
+        }
+        self.plan.lost_ns += lost_ns;
+        let is_paused = self.plan.action.is_none() && self.plan.reason != Reason::MeasuresTarget;
+        self.paused_steps = if is_paused { self.paused_steps.wrapping_add(1) } else { 0 };
+        let is_ahead = !self.entries.iter().any(|entry| entry.schedule.is_in_rounds());
+        if is_paused
+            && is_ahead
+            && self.plan.steps == 0
+            && !self.paused_steps.is_multiple_of(DECIDE_EVERY)
+        {
+            return;
+        }
+        self.decide_next(plain_ns, matches!(kind, Kind::Empty(_)));
+    }
+
+    fn decide_next(&mut self, plain_ns: f64, is_empty: bool) {
+        if let [entry] = self.entries.as_slice()
+            && !entry.schedule.adapts()
+        {
+            return;
+        }
+        if self.turns.is_some() {
+            self.count_turn();
+        }
+        if self.plan.action.is_none() && self.plan.steps > 0 {
+            self.plan.steps -= 1;
+            return;
+        }
+        let next = self.decide();
+        let Some((entry, _)) = self.plan.action.as_ref().filter(|_| self.plan.is_trial()) else {
+            return self.begin(next);
+        };
+        let entry = *entry;
+        let goes_on = next.action.as_ref().is_some_and(|(at, _)| *at == entry) && !next.is_trial();
+        let has_lost = self.plan.lost_ns > TRIAL_LOSS * plain_ns;
+        if goes_on || has_lost || is_empty || self.plan.steps == 0 {
+            if !self.entries[entry].schedule.is_in_rounds() {
+                // One that ends before it has begun would have lost more.
+                let factor = if self.plan.has_begun { 1.0 } else { HOPELESS };
+                self.entries[entry].trial_ns = factor * self.plan.lost_ns.max(0.0);
+            }
+            return self.begin(next);
+        }
+        let candidate = self.best(entry, Assumptions::EASY);
+        self.plan.action = Some((entry, candidate));
+        self.plan.steps -= u32::from(self.plan.has_begun);
+    }
+
+    fn begin(&mut self, plan: Plan) {
+        let entry = |plan: &Plan| plan.action.as_ref().map(|(entry, _)| *entry);
+        if entry(&plan) != entry(&self.plan) {
+            self.cycle = Cycle::default();
+            // Rounds count what reading takes when it happens.
+            if let Some(next) = entry(&plan).filter(|&at| !self.entries[at].schedule.is_in_rounds())
+            {
+                self.ledger.add_catch_up(self.start_ns(next, false));
+            }
+        }
+        self.plan = plan;
+    }
+
+    /// Learns that a step of a schedule that drafts ahead has ended.
+    fn observe_step(&mut self, entry: usize, tokens: usize, now_ns: u64, alone: bool) {
+        let Step { drafted, has_read, busy_ns } = std::mem::take(&mut self.step);
+        let drafter = self.entries[entry].drafter;
+        match drafted {
+            _ if alone => self.drafters[drafter].costs.lag += tokens,
+            Some(_) => self.drafters[drafter].costs.lag = 0,
+            // It reads what it has missed.
+            None => {}
+        }
+        self.plan.has_begun |= alone || drafted.is_some();
+        self.drafters[drafter].untested = match drafted {
+            Some(1..) => 0,
+            _ => self.drafters[drafter].untested + tokens,
+        };
+        self.count_missed(drafter, tokens);
+        let last_ns = self.last_ns.replace(now_ns);
+        if std::mem::take(&mut self.is_first_step) {
+            return;
+        }
+        let Some(last_ns) = last_ns else { return };
+        // The target has read text, which says nothing of speeds.
+        if has_read && alone {
+            return;
+        }
+        let ns = now_ns.saturating_sub(last_ns) as f64;
+        let usual_ns = match alone {
+            true => self.target.plain_share(),
+            false => self.step_ns.value().map(|usual_ns| {
+                let most = self.target.most_rows();
+                usual_ns.max(self.target.passes(most, true, false).ns(most as f64))
+            }),
+        };
+        let waited_ns = ns - busy_ns;
+        let ns = self.interruptions.filter(ns, usual_ns);
+        if alone {
+            // Otherwise, something else took the time.
+            let is_usual = (0.0..busy_ns).contains(&waited_ns);
+            self.target.learn_waiting(if is_usual { waited_ns } else { 0.0 });
+            self.since_plain = (0, 0.0);
+        } else {
+            self.step_ns.add(ns);
+            self.since_plain.0 += 1;
+            self.since_plain.1 += ns;
+            self.entries[entry].steps = self.entries[entry].steps.saturating_add(1);
+            self.learn_pace(entry, tokens, ns);
+        }
+        let kind = match drafted {
+            _ if alone => Kind::Alone,
+            Some(0) => Kind::Empty(0.0),
+            _ => Kind::Drafted,
+        };
+        let kind = if matches!(kind, Kind::Empty(_)) && !self.plan.is_trial() {
+            Kind::Drafted
+        } else {
+            kind
+        };
+        self.end_step(tokens, ns, kind);
+    }
+
+    fn learn_pace(&mut self, entry: usize, tokens: usize, ns: f64) {
+        self.cycle.ns += ns;
+        self.cycle.accepted += tokens;
+        if !std::mem::take(&mut self.cycle.has_ended) {
+            return;
+        }
+        let Cycle { ns, accepted, is_whole, .. } = self.cycle;
+        if is_whole
+            && let Some((at, Candidate { draft, .. })) = &self.plan.action
+            && *at == entry
+        {
+            let facts = self.facts(entry);
+            let expected_ns =
+                self.entries[entry].schedule.cycle_ns(facts, draft, accepted.saturating_sub(1));
+            if expected_ns > 0.0 {
+                self.entries[entry].pace.add(ns, expected_ns);
+            }
+        }
+        self.cycle = Cycle { is_whole: true, ..Cycle::default() };
+    }
+
+    fn begin_answer(&mut self, prompt_tokens: usize) {
+        (self.is_first_step, self.last_ns) = (true, None);
+        self.since_plain = (0, 0.0);
+        (self.step, self.cycle) = (Step::default(), Cycle::default());
+        for entry in &mut self.entries {
+            entry.has_failed = false;
+        }
+        for drafter in &mut self.drafters {
+            drafter.costs.lag = 0;
+        }
+        // Drafting at once may pay, also if the last answer ended with a measurement.
+        let next = self.decide();
+        if next.action.is_some() && !next.is_trial() {
+            self.plan = next;
+        }
+        for drafter in &mut self.drafters {
+            drafter.costs.lag = prompt_tokens;
+        }
+    }
+}
+
+/// How a step got its tokens.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// By the target alone, or by guesses from earlier text.
+    Alone,
+    Drafted,
+    /// By the target alone after a drafter that found nothing in so many nanoseconds.
+    Empty(f64),
+}
+
+impl Planned {
+    /// Creates a planner with a single schedule.
+    pub(crate) fn alone(schedule: Schedule) -> Self {
+        let entry = Entry {
+            schedule,
+            drafter: 0,
+            has_failed: false,
+            pace: Pace::default(),
+            steps: 0,
+            trial_ns: 0.0,
+        };
+        let state = State {
+            target: TargetCosts::default(),
+            drafters: vec![Drafter::default()],
+            entries: vec![entry],
+            ledger: Ledger::default(),
+            plan: Plan::alone(Reason::MeasuresTarget),
+            is_first_step: true,
+            last_ns: None,
+            since_plain: (0, 0.0),
+            paused_steps: 0,
+            turns: None,
+            turn_steps: 0,
+            step: Step::default(),
+            cycle: Cycle::default(),
+            step_ns: DecayingMean::default(),
+            interruptions: Interruptions::default(),
+        };
+        Self { state: Arc::new(Mutex::new(state)), entry: 0 }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins the planner of other methods. `model`: what tells its drafter from those of others;
+    /// `place`: the device of the drafter, which has costs of its own.
+    pub fn join(&mut self, others: &Self, model: usize, place: usize) {
+        let own = self.lock().clone();
+        let mut state = others.lock();
+        let known = state.drafters.iter().position(|it| (it.model, it.place) == (model, place));
+        let drafter = known.unwrap_or_else(|| {
+            let drafter = own.drafters[own.entries[self.entry].drafter].clone();
+            state.drafters.push(Drafter { model, place, ..drafter });
+            state.drafters.len() - 1
+        });
+        state.entries.push(Entry { drafter, ..own.entries[self.entry].clone() });
+        let entry = state.entries.len() - 1;
+        drop(state);
+        *self = Self { state: Arc::clone(&others.state), entry };
+    }
+
+    /// Sets what tells its drafter from those of other methods.
+    pub fn set_drafter(&mut self, model: usize, place: usize) {
+        let mut state = self.lock();
+        let drafter = state.entries[self.entry].drafter;
+        (state.drafters[drafter].model, state.drafters[drafter].place) = (model, place);
+    }
+
+    /// Goes on in the same planner as another method, with which it was before.
+    pub fn share(&mut self, others: &Self) {
+        self.state = Arc::clone(&others.state);
+    }
+
+    /// Returns the index of the method that is to work; `None` if the target is to work alone, so
+    /// that any may. The first prompt is for one whose drafter reads it while the target does.
+    #[must_use]
+    pub fn working(&self) -> Option<usize> {
+        let state = self.lock();
+        let planned = state.plan.action.as_ref().map(|(entry, _)| *entry);
+        let reads_prompt = || (0..state.entries.len()).find(|&entry| state.reads_prompt(entry));
+        state.turns.map(|(_, turn)| turn).or(planned).or_else(reads_prompt)
+    }
+
+    /// Excludes a method from the rest of the answer, because its drafter has failed.
+    pub fn exclude(&self) {
+        self.lock().entries[self.entry].has_failed = true;
+    }
+
+    /// From now on, methods take turns of `steps` steps, whatever their speeds.
+    pub fn take_turns(&self, steps: u32) {
+        self.lock().turns = Some((steps, 0));
+    }
+
+    pub(crate) fn for_new_answer(&self, prompt_tokens: usize) -> Self {
+        let next = self.clone();
+        next.lock().begin_answer(prompt_tokens);
+        next
+    }
+
+    pub(crate) fn with_facts<T>(&self, read: impl FnOnce(Facts<'_>) -> T) -> T {
+        read(self.lock().facts(self.entry))
+    }
+
+    pub(crate) fn with_rounds<T: Default>(&self, change: impl FnOnce(&mut Rounds) -> T) -> T {
+        match &mut self.lock().entries[self.entry].schedule {
+            Schedule::Rounds(rounds) => change(rounds),
+            _ => T::default(),
+        }
+    }
+
+    pub(crate) fn set_tokens_per_forward(&self, tokens: usize) {
+        let mut state = self.lock();
+        let drafter = state.entries[self.entry].drafter;
+        state.drafters[drafter].costs.tokens_per_forward = tokens.max(1);
+    }
+
+    pub(crate) fn expect_passes(&self, passes: Option<f64>) {
+        let mut state = self.lock();
+        let drafter = state.entries[self.entry].drafter;
+        state.drafters[drafter].costs.expect_passes(passes);
+    }
+
+    pub(crate) fn set_replicas(&self, count: usize) {
+        if let Schedule::Pipeline(pipeline) = &mut self.lock().entries[self.entry].schedule {
+            pipeline.replicas = count;
+        }
+    }
+
+    /// Returns what this method is to draft; `None` if it is to use the target alone, or another
+    /// method works.
+    pub(crate) fn draft(&self) -> Option<Drafting> {
+        let state = self.lock();
+        let (entry, candidate) = state.plan.action.as_ref()?;
+        (*entry == self.entry).then(|| candidate.draft.clone())
+    }
+
+    /// Returns the draft whose time is expected, if it is no trial.
+    pub(crate) fn usual_candidate(&self) -> Option<Candidate> {
+        let state = self.lock();
+        let (entry, candidate) = state.plan.action.as_ref()?;
+        (*entry == self.entry && !state.plan.is_trial()).then(|| candidate.clone())
+    }
+
+    /// Returns whether drafting has gained so much time that it may lose this much.
+    pub(crate) fn has_gained(&self, ns: f64) -> bool {
+        ns <= self.lock().ledger.gained_ns()
+    }
+
+    pub(crate) fn is_first_step(&self) -> bool {
+        self.lock().is_first_step
+    }
+
+    pub(crate) fn reads_prompt(&self) -> bool {
+        self.lock().reads_prompt(self.entry)
+    }
+
+    /// Returns whether a round without a draft is due that loses so much time.
+    pub(crate) fn may_measure_plain(&self) -> impl Fn(f64) -> bool + use<> {
+        let state = self.lock();
+        let (is_paused, (steps, ns)) = (state.plan.action.is_none(), state.since_plain);
+        move |lost_ns| is_paused && steps >= PLAIN_EVERY && lost_ns <= PLAIN_SHARE * ns
+    }
+
+    pub(crate) fn observe_round(&self, round: &Round) {
+        self.lock().observe_round(self.entry, round);
+    }
+
+    pub(crate) fn observe_score(&self, rows: usize, time: &JobTime, while_drafting: bool) {
+        let mut state = self.lock();
+        if state.is_first_step {
+            return;
+        }
+        let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0) as usize;
+        let read = (time.cost.own_rows as usize).saturating_sub(rows);
+        state.step.has_read |= read > 0;
+        state.step.busy_ns += time.duration_ns as f64;
+        state.target.learn_reading(read, time);
+        if read < READ_TOKENS {
+            state.target.learn(rows.max(own_rows), time, while_drafting);
+        }
+        let plain_ns = state.target.plain_ns();
+        state.drafters.iter_mut().for_each(|drafter| drafter.costs.expect(plain_ns));
+    }
+
+    pub(crate) fn observe_draft(&self, tokens: usize, time: &JobTime) {
+        let mut state = self.lock();
+        *state.step.drafted.get_or_insert(0) += tokens;
+        let drafter = state.entries[self.entry].drafter;
+        let costs = &mut state.drafters[drafter].costs;
+        let lag = std::mem::take(&mut costs.lag);
+        // A token or two of a pause cost no noticeable time.
+        let lag = if lag <= 2 { 0 } else { lag };
+        costs.learn(DraftSize::of_chain(tokens), time, lag, true);
+    }
+
+    pub(crate) fn observe_verdict(&self, tested: &[usize], rejected: bool, further: usize) {
+        let mut state = self.lock();
+        let drafter = state.entries[self.entry].drafter;
+        let acceptance = &mut state.drafters[drafter].acceptance;
+        acceptance.observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
+        acceptance.skip(further.saturating_sub(usize::from(rejected)));
+        state.cycle.has_ended |= further > 0;
+    }
+
+    pub(crate) fn observe_step(&self, tokens: usize, now_ns: u64, alone: bool) {
+        self.lock().observe_step(self.entry, tokens, now_ns, alone);
+    }
+
+    /// Returns why it drafts, or does not.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.lock().plan.reason
+    }
+}
+
+/// A policy of a method that drafts while it verifies. It learns from jobs and verdicts one by one.
+pub trait JobObserver {
+    /// Returns the method's place in the planner.
+    fn place(&self) -> &Planned;
+
+    /// Learns the time of a score job of `rows` rows. `while_drafting`: whether drafters worked at
+    /// the same time.
+    fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
+        self.place().observe_score(rows, time, while_drafting);
+    }
+
+    /// Learns how long a draft job of `tokens` tokens took.
+    fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
+        self.place().observe_draft(tokens, time);
+    }
+
+    /// Learns from a verdict on the drafter's tokens. `tested`: the positions of the tested tokens
+    /// in the jobs that drafted them, from 0. All but a rejected last one were accepted. `further`:
+    /// the number of tokens that were committed after the accepted ones. After them the drafter
+    /// starts afresh.
+    fn observe_verdict(&mut self, tested: &[usize], rejected: bool, further: usize) {
+        self.place().observe_verdict(tested, rejected, further);
+    }
+
+    /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock.
+    /// `alone`: whether the target had neither drafts nor a drafter that ran at the same time.
+    fn observe_round(&mut self, tokens: usize, now_ns: u64, alone: bool) {
+        self.place().observe_step(tokens, now_ns, alone);
+    }
+}
