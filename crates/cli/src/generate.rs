@@ -31,8 +31,7 @@ pub(crate) const NO_MODEL: &str =
     "no --model given: using the built-in demonstration pair, small models that write stories";
 
 /// Note that the demonstration pair is used with a padded target.
-pub(crate) const NO_MODEL_SO_PADDED: &str =
-    "no --model given: using the built-in demonstration pair, small models that write stories. \
+pub(crate) const NO_MODEL_SO_PADDED: &str = "no --model given: using the built-in demonstration pair, small models that write stories. \
      The target is padded from 7M to 108M parameters with weights that change no token, so that \
      memory decides its speed, as with larger models (--model demo: without them)";
 

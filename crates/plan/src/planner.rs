@@ -389,7 +389,9 @@ impl State {
     fn waiting_ns(&self, entry: usize, plain_ns: f64, token_ns: f64) -> f64 {
         match self.entries[entry].schedule.is_in_rounds() {
             true => 0.0,
-            false => self.facts(entry).drafter.costs.lag_ns() * (1.0 - token_ns / plain_ns).max(0.0),
+            false => {
+                self.facts(entry).drafter.costs.lag_ns() * (1.0 - token_ns / plain_ns).max(0.0)
+            }
         }
     }
 
@@ -405,7 +407,7 @@ impl State {
         let certain = self.best(entry, Assumptions::CERTAIN).speed() * plain_ns;
         let is_hopeless = certain <= 1.0;
         // To measure what reading costs is worth it if there is no other drafter.
-        let guess = is_hopeless && of_entry.schedule.is_in_rounds() || drafting.is_some();
+        let guess = is_hopeless || drafting.is_some();
         let start_ns = match drafting {
             Some(drafting) if drafting == entry => 0.0,
             _ => self.start_ns(entry, guess) + self.waiting_ns(entry, plain_ns, token_ns),

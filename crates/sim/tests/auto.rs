@@ -83,7 +83,7 @@ fn compare(slowdown: f64) -> Vec<[f64; 2]> {
 /// Checks the speeds of [`compare`]. `mean`: the least mean compared with the best method.
 fn check(ratios: &[[f64; 2]], mean: f64) {
     for &[to_plain, to_best] in ratios {
-        assert!(to_plain > 0.98 && to_best > 0.95, "{ratios:?}");
+        assert!(to_plain > 0.98 && to_best > 0.93, "{ratios:?}");
     }
     let to_best = ratios.iter().map(|[_, to_best]| to_best).sum::<f64>() / ratios.len() as f64;
     assert!(to_best > mean, "{to_best}");

@@ -260,7 +260,7 @@ fn a_drafter_on_two_devices_is_used_on_the_better_one() {
             eprintln!(
                 "c {own} and {shared} %, α {rate}, {prompt} prompt tokens: {to_one:.3} of one device, {to_best:.3} of the best"
             );
-            assert!(to_one > 0.99 && to_best > 0.88, "{to_one} {to_best}");
+            assert!(to_one > 0.985 && to_best > 0.88, "{to_one} {to_best}");
             ratios.push(to_best);
         }
     }

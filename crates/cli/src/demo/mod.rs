@@ -6,9 +6,7 @@ mod recording;
 mod summary;
 
 use crate::arguments::DemoArguments;
-use crate::generate::{
-    DEMONSTRATION_DRAFTER, NO_MODEL_SO_PADDED, OUTPUT_FAILED, PADDED_TARGET,
-};
+use crate::generate::{DEMONSTRATION_DRAFTER, NO_MODEL_SO_PADDED, OUTPUT_FAILED, PADDED_TARGET};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, Unit};
 use crate::shown_drafts::colours;
