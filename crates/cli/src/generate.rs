@@ -41,7 +41,7 @@ pub static DEMONSTRATION_TARGET: EmbeddedModel =
 
 /// The same target, padded to 108 million parameters. The target itself fits in a processor's
 /// cache, where drafts gain little.
-pub static PADDED_TARGET: EmbeddedModel = EmbeddedModel {
+pub(crate) static PADDED_TARGET: EmbeddedModel = EmbeddedModel {
     name: "padded-demonstration-target",
     files: forerun_models::TARGET,
     padding: 16_384,

@@ -41,7 +41,7 @@ pub(super) fn pad(bytes: &[u8], file: &Path, units: usize) -> Result<Vec<u8>, Lo
         header.insert(name, json!({ "dtype": dtype, "shape": shape, "data_offsets": offsets }));
     }
     let mut header = Value::Object(header).to_string();
-    while header.len() % 8 > 0 {
+    while !header.len().is_multiple_of(8) {
         header.push(' ');
     }
     let length = (header.len() as u64).to_le_bytes();
