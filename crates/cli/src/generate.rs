@@ -239,11 +239,13 @@ pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
         && plan.length() == DraftLength::Auto
         && statistics.failures.is_empty();
     let passes = statistics.target_forwards;
-    let paused = match may_pause && passes >= FEWEST_PASSES && statistics.drafts * 2 < passes {
-        true => " | drafting paused: the target alone is faster here",
-        false => "",
-    };
-    answer.summary() + paused
+    for (reason, steps) in &statistics.decisions {
+        detail(format_args!("{steps} steps: {reason}"));
+    }
+    let has_paused = may_pause && passes >= FEWEST_PASSES && statistics.drafts * 2 < passes;
+    let reason = statistics.decisions.first().filter(|_| has_paused);
+    let paused = reason.map(|(reason, _)| format!(" | drafting paused: {reason}"));
+    answer.summary() + &paused.unwrap_or_default()
 }
 
 /// Maximum number of tokens to generate.
@@ -626,6 +628,7 @@ pub(crate) fn json_report(plan: &Plan, answer: &Answer, finish_reason: &str) -> 
                 "acceptance_rate": statistics.acceptance_rate(),
                 "mean_accepted_tokens": statistics.mean_accepted_tokens(),
                 "target_forwards": statistics.target_forwards,
+                "decisions": statistics.decisions.iter().cloned().collect::<BTreeMap<_, _>>(),
                 "failures": statistics.failures,
             },
         },

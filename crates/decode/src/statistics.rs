@@ -34,6 +34,9 @@ pub struct Statistics {
     pub draft_ns: u64,
     /// The time of score jobs, in nanoseconds.
     pub score_ns: u64,
+    /// Why drafts were made or not, in words, with the number of steps: the most frequent reason
+    /// first. Fixed drafts have none.
+    pub decisions: Vec<(String, u64)>,
     /// Drafters and target replicas that failed, and why, once each. Decoding continued without
     /// them.
     pub failures: Vec<String>,

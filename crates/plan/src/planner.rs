@@ -15,6 +15,8 @@ use crate::ranked_tree::DraftSize;
 use crate::round::Round;
 use crate::schedule::{Assumptions, Candidate, Drafter, Drafting, Facts, Schedule};
 use crate::speculative::Rounds;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -122,8 +124,8 @@ struct Plan {
 }
 
 /// Why the planner drafts, or does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
     /// The speed of the target alone is measured.
     MeasuresTarget,
     /// Drafting is expected to be the fastest.
@@ -172,6 +174,8 @@ struct State {
     entries: Vec<Entry>,
     ledger: Ledger,
     plan: Plan,
+    /// The number of steps of the present answer by their reasons.
+    decisions: BTreeMap<Reason, u64>,
     /// Whether the next step is the answer's first one, which computes the prompt.
     is_first_step: bool,
     /// The end of the answer's last step.
@@ -565,6 +569,7 @@ impl State {
 
     /// Accounts for a step of `tokens` tokens, and decides about the next one.
     fn end_step(&mut self, tokens: usize, ns: f64, kind: Kind) {
+        *self.decisions.entry(self.plan.reason).or_default() += 1;
         let plain_ns = self.target.plain_share().unwrap_or(ns / tokens.max(1) as f64);
         let alone_ns = tokens as f64 * plain_ns;
         let lost_ns = match kind {
@@ -730,6 +735,7 @@ impl State {
 
     fn begin_answer(&mut self, prompt_tokens: usize) {
         (self.is_first_step, self.last_ns) = (true, None);
+        self.decisions.clear();
         self.since_plain = (0, 0.0);
         (self.step, self.cycle) = (Step::default(), Cycle::default());
         for entry in &mut self.entries {
@@ -776,6 +782,7 @@ impl Planned {
             entries: vec![entry],
             ledger: Ledger::default(),
             plan: Plan::alone(Reason::MeasuresTarget),
+            decisions: BTreeMap::new(),
             is_first_step: true,
             last_ns: None,
             since_plain: (0, 0.0),
@@ -958,10 +965,17 @@ impl Planned {
         self.lock().observe_step(self.entry, tokens, now_ns, alone);
     }
 
-    /// Returns why it drafts, or does not.
+    /// Returns why it drafted or did not in this answer, in words, with the number of steps: the
+    /// most frequent reason first. Fixed drafts have none.
     #[must_use]
-    pub fn reason(&self) -> Reason {
-        self.lock().plan.reason
+    pub fn decisions(&self) -> Vec<(String, u64)> {
+        let state = self.lock();
+        if !state.entries[self.entry].schedule.adapts() {
+            return Vec::new();
+        }
+        let mut decisions: Vec<(Reason, u64)> = state.decisions.clone().into_iter().collect();
+        decisions.sort_by_key(|&(_, steps)| Reverse(steps));
+        decisions.into_iter().map(|(reason, steps)| (reason.to_string(), steps)).collect()
     }
 }
 
