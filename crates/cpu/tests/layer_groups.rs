@@ -157,8 +157,9 @@ proptest! {
         let work = if by_products { GroupParallelism::Products } else { GroupParallelism::Layers };
         let mut model = model_with(models, members, work);
         let (mut tokens, mut tree, mut held): (_, _, Vec<TokenId>) = (vec![1], TokenTree::new(), vec![]);
-        // The number of exact rows at the start of `held`.
-        let mut exact = 0;
+        // The number of exact rows at the start of `held`, and the tokens of all rows that the cache
+        // may hold exactly: nodes that no row was requested of may be such rows of an earlier step.
+        let (mut exact, mut maybe_exact) = (0, Vec::<TokenId>::new());
         for step in steps {
             if !tree.is_empty() {
                 let path = tree.path(step.follow % tree.len());
@@ -175,8 +176,9 @@ proptest! {
             let agreeing = held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
             // A requested row is always computed.
             let kept = agreeing.min(tokens.len() - usize::from(first_row == 0));
-            let before = exact;
             exact = exact.min(kept).max(required);
+            let agreeing = maybe_exact.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+            let most = agreeing.min(tokens.len() - usize::from(first_row == 0)).max(exact);
             let context = ForwardRequest::next_token(SEQUENCE, &tokens);
             let context = ForwardRequest { tree: &tree, first_row, ..context };
             let logits = model.logits(&in_groups(context, &groups, required)).unwrap();
@@ -184,20 +186,29 @@ proptest! {
             if groups.is_exact() {
                 exact = tokens.len();
             }
+            let most = most.max(exact);
+            // How many nodes of a path the cache may hold exactly.
+            let also = |path: &[usize]| {
+                let held = path.iter().zip(maybe_exact.iter().skip(tokens.len()));
+                let is_held = |(node, token): &(&usize, &TokenId)| {
+                    **node + 1 < first_row && **token == tree.token(**node)
+                };
+                if most == tokens.len() { held.take_while(is_held).count() } else { 0 }
+            };
             for (row, logits) in (first_row..).zip(logits.rows()) {
                 let prefix = row_prefix(&tokens, &tree, node_of_row(row));
-                // Nodes before the first requested row may match rows that the cache holds exactly.
-                let path = node_of_row(row).map(|node| tree.path(node)).unwrap_or_default();
-                let also = path.iter().zip(tokens.len()..before).take_while(|&(&node, place)| {
-                    exact == tokens.len() && node + 1 < first_row && held[place] == tree.token(node)
-                }).count();
+                let also = also(&node_of_row(row).map(|node| tree.path(node)).unwrap_or_default());
                 let expected = |exact| {
                     let order = LayerOrder::Groups(&groups);
                     bits(models.reference.logits_in_order(&prefix, order, exact).last().unwrap())
                 };
-                let fits = (exact..=exact + also).any(|exact| bits(logits) == expected(exact));
+                let fits = (exact..=most + also).any(|exact| bits(logits) == expected(exact));
                 prop_assert!(fits, "{} row {} after {:?}, {} exact", &groups, row, prefix, exact);
             }
+            let paths = (0..first_row.saturating_sub(1)).map(|node| tree.path(node));
+            let held_path = paths.max_by_key(|path| also(path)).unwrap_or_default();
+            let further = held_path.iter().take(also(&held_path)).map(|&node| tree.token(node));
+            maybe_exact = tokens[..most].iter().copied().chain(further).collect();
             held.clone_from(&tokens);
         }
         // Exact rows never come from approximate entries.
