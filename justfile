@@ -1,6 +1,6 @@
 # The checks of CI, longer tests, and the documentation. `just --list` shows all recipes.
 
-# All features but `mpi`, which needs Open MPI: see
+# All features but `cuda`, and `mpi`, which needs Open MPI: see
 # docs/decisions/0100-heavy-requirements-stay-outside-the-default-build.md
 full := "--features forerun-cli/full"
 
@@ -40,7 +40,7 @@ deny:
     scripts/check_dependencies.sh --always
     cargo deny --all-features check advisories
 
-# All tests of all crates and features but `mpi`, each in a process of its own
+# All tests of all crates and features but `cuda` and `mpi`, each in a process of its own
 test:
     cargo nextest run --workspace {{full}} --locked
     cargo nextest run -p forerun-cli --no-default-features --locked missing without_a_model
