@@ -334,14 +334,12 @@ mod tests {
         let easyspec = |options: &mut Options| {
             options.draft_model = Some("drafter".into());
             options.drafter = Some(DrafterKind::EasySpec);
-            options.calibration = Some(CalibrationPolicy::OnMismatch);
+            options.calibration = Some(CalibrationPolicy::Never);
         };
         let layer_parallel = plan(easyspec)?;
         assert_eq!(layer_parallel.placement().to_string(), "drafter=cpu:0-1,target=cpu:0-1,shared");
-        let expected = EasySpec {
-            calibration: CalibrationPolicy::OnMismatch,
-            layers: LayerStrategy::Parallel(4),
-        };
+        let expected =
+            EasySpec { calibration: CalibrationPolicy::Never, layers: LayerStrategy::Parallel(4) };
         assert_eq!(
             (layer_parallel.method(), layer_parallel.easyspec()),
             (Method::Speculative, Some(&expected))

@@ -813,15 +813,7 @@ fn all_options_give_the_tokens_of_a_target_with_a_quantised_cache() {
 /// Returns the cells of EasySpec: layer-parallel sizes and custom groups × chains and trees ×
 /// calibration.
 fn easyspec_cells() -> Vec<Cell> {
-    let policies = || {
-        [
-            CalibrationPolicy::EveryRound,
-            CalibrationPolicy::OnMismatch,
-            CalibrationPolicy::DuringVerification,
-            CalibrationPolicy::PrefillOnly,
-            CalibrationPolicy::Never,
-        ]
-    };
+    let policies = || [CalibrationPolicy::EveryRound, CalibrationPolicy::Never];
     let trees = [1, 4, 8, 12].map(|width| Tree::Top { width, depth: None, budget: None });
     let sampled = Tree::Sampled { branching: vec![3, 2, 1] };
     let budget = Tree::Top { width: 4, depth: Some(4), budget: Some(9) };

@@ -94,7 +94,7 @@ fn lookups_with_drafters_of_all_kinds_are_exact() {
     let masks = Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2);
     let parallel =
         || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), masks.clone())) };
-    let easyspec = || layer_parallel_drafter(CalibrationPolicy::OnMismatch);
+    let easyspec = || layer_parallel_drafter(CalibrationPolicy::EveryRound);
     let after_one = || failing_after(1, &model_drafter);
     let drafters: [(&str, Make<'_>); 5] = [
         ("medusa", &medusa),
