@@ -170,10 +170,6 @@ fn configurations(arguments: &EngineArguments, full: bool) -> Vec<Options> {
     }
     let chain = &Tree::None;
     let mut all = Vec::new();
-    let lookup = match chosen.lookup {
-        Lookup::None => Lookup::Suffix,
-        chosen => chosen,
-    };
     let has_drafter = chosen.draft_model.is_some() || chosen.drafter.is_some();
     if has_drafter {
         all.push(with(Method::Speculative, short, chain));
@@ -188,7 +184,7 @@ fn configurations(arguments: &EngineArguments, full: bool) -> Vec<Options> {
             with(Method::Auto, long, chain),
         ]);
         if full || chosen.lookup != Lookup::None {
-            all.push(Options { lookup, ..with(Method::Speculative, short, chain) });
+            all.push(Options { lookup: Lookup::Suffix, ..with(Method::Speculative, short, chain) });
         }
     }
     let with_lookup = [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd];

@@ -6,7 +6,7 @@ use forerun_decode::{
     AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, DrafterSize, MakeGuesser,
     SharedGoodput,
 };
-use forerun_draft::{PromptLookup, SuffixDrafter};
+use forerun_draft::SuffixDrafter;
 
 /// The decoders of an engine's answers. Each answer starts with what the last decoder of its method
 /// learned.
@@ -114,6 +114,5 @@ fn lookup(lookup: Lookup) -> Option<MakeGuesser> {
     match lookup {
         Lookup::None => None,
         Lookup::Suffix => Some(|| Box::new(SuffixDrafter::new())),
-        Lookup::PromptLookup => Some(|| Box::new(PromptLookup)),
     }
 }

@@ -89,16 +89,11 @@ fn lookup_cells(drafter: DrafterKind) -> Vec<Cell> {
     let all = [
         (Method::Speculative, Lookup::Suffix, Fixed(1), Tree::None),
         (Method::Speculative, Lookup::Suffix, Fixed(4), Tree::None),
-        (Method::Speculative, Lookup::PromptLookup, Assisted, Tree::None),
+        (Method::Speculative, Lookup::Suffix, Assisted, Tree::None),
         (Method::Speculative, Lookup::Suffix, Auto, Tree::None),
         (Method::Speculative, Lookup::Suffix, Fixed(4), top),
         (Method::Speculative, Lookup::Suffix, Auto, Tree::Auto),
-        (
-            Method::Speculative,
-            Lookup::PromptLookup,
-            Fixed(1),
-            Tree::Sampled { branching: vec![3, 2] },
-        ),
+        (Method::Speculative, Lookup::Suffix, Fixed(1), Tree::Sampled { branching: vec![3, 2] }),
         (Method::Ssd, Lookup::Suffix, Fixed(3), Tree::None),
         (Method::Ssd, Lookup::Suffix, Auto, Tree::None),
     ];

@@ -29,10 +29,9 @@ const VERIFICATIONS: [Name; 4] = [
     ("coupled", "Coupled sampling: for a given seed, exactly the tokens of plain decoding"),
 ];
 
-const LOOKUPS: [Name; 3] = [
+const LOOKUPS: [Name; 2] = [
     ("none", "The drafter drafts in every round"),
     ("suffix", "Suffix decoding, as `--drafter suffix`"),
-    ("prompt-lookup", "Prompt lookup, as `--drafter prompt-lookup`"),
 ];
 
 const CALIBRATION_POLICIES: [Name; 2] =
