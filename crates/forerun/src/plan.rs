@@ -84,8 +84,11 @@ impl Plan {
 
     fn build(options: Options, topology: &Topology) -> Result<Self, PlanError> {
         if let Some(found) = options.context_length.filter(|&tokens| tokens < 2) {
-            let (option, expected) = ("context_length", "at least 2, for a prompt and an answer");
-            return Err(PlanError::Range { option, found: found.to_string(), expected });
+            return Err(PlanError::Range {
+                option: "context_length",
+                found: found.to_string(),
+                expected: "at least 2, for a prompt and an answer".into(),
+            });
         }
         // A missing or broken checkpoint is reported when it is opened.
         let on_disk = options.draft_model.as_ref().and_then(ModelSource::path);

@@ -64,10 +64,19 @@ pub(super) fn lookup(
         return Ok(Lookup::None);
     }
     if drafter.needs(Need::Feedback) {
-        return Err(PlanError::LookupAndFeedback(drafter));
+        return Err(PlanError::conflict(
+            format!(
+                "`lookup` takes the place of some drafts, but the drafter {drafter} learns from all \
+                 of its own"
+            ),
+            "use another drafter, or leave `lookup` out",
+        ));
     }
     if !method.offers(Need::WholeDrafts) {
-        return Err(PlanError::LookupNeedsRounds(method));
+        return Err(PlanError::conflict(
+            format!("`lookup` takes the place of whole drafts, and the method {method} has none"),
+            "set `method = speculative` or `method = ssd`, or leave `lookup` out",
+        ));
     }
     Ok(options.lookup)
 }
