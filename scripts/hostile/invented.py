@@ -121,7 +121,7 @@ def environments():
         yield running(f"environment of --help: {name}", lambda runner, folder, env=env: finish(
             start(runner, folder, ["generate", "--help"], env), codes=(0,)))
     for variable, value in (
-        ("FORERUN_PORT", "eight"), ("FORERUN_PORT", ""), ("FORERUN_PARALLEL", "-1"), ("FORERUN_QUEUE", "1e3"),
+        ("FORERUN_PORT", "eight"), ("FORERUN_PARALLEL", "-1"), ("FORERUN_QUEUE", "1e3"),
         ("FORERUN_API_KEY", ""), ("FORERUN_API_KEY", "a\nb"), ("FORERUN_CORS_ORIGIN", "a\r\nX-Evil: 1"),
         ("FORERUN_LOG_FORMAT", "xml"),
         ("FORERUN_REQUEST_SECONDS", "nan"), ("FORERUN_REQUEST_SECONDS", "1e300"), ("FORERUN_DRAIN_SECONDS", "-1"),
