@@ -116,7 +116,7 @@ fn compare_servers(
             _ => (text.as_str(), text.as_str()),
         };
         let (name, url, api_key) = (name.to_owned(), url.to_owned(), arguments.api_key.clone());
-        Endpoint { name, url, api_key, fields: serde_json::Map::new() }
+        Endpoint { name, url, api_key }
     };
     let endpoints: Vec<Endpoint> = arguments.endpoint.iter().map(endpoint).collect();
     let [reference, others @ ..] = &endpoints[..] else { return Ok(ExitCode::SUCCESS) };
