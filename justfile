@@ -1,6 +1,6 @@
 # The checks of CI, longer tests, and the documentation. `just --list` shows all recipes.
 
-# All features but `mpi`, which needs Open MPI: see
+# All features but `cuda`, and `mpi`, which needs Open MPI: see
 # docs/decisions/0100-heavy-requirements-stay-outside-the-default-build.md
 full := "--features forerun-cli/full"
 
@@ -40,7 +40,7 @@ deny:
     scripts/check_dependencies.sh --always
     cargo deny --all-features check advisories
 
-# All tests of all crates and features but `mpi`, each in a process of its own
+# All tests of all crates and features but `cuda` and `mpi`, each in a process of its own
 test:
     cargo nextest run --workspace {{full}} --locked
     cargo nextest run -p forerun-cli --no-default-features --locked missing without_a_model
@@ -48,12 +48,12 @@ test:
 
 # The complete lossless matrix: 120 prompts, all pairs
 lossless prompts="120" seed="0":
-    FORERUN_LOSSLESS_PROMPTS={{prompts}} FORERUN_LOSSLESS_SEED={{seed}} \
+    FORERUN_CASES={{prompts}} FORERUN_SEED={{seed}} \
         cargo nextest run --release -p forerun --test integration lossless_matrix:: --success-output immediate
 
 # Frequencies of sampled tokens against exact probabilities, with every method
 samples count="10000":
-    FORERUN_SAMPLES={{count}} cargo nextest run --release -p forerun --test integration statistics_of_samples:: --success-output immediate
+    FORERUN_CASES={{count}} cargo nextest run --release -p forerun --test integration statistics_of_samples:: --success-output immediate
 
 # Every combination of drafters, methods, targets, sampling options and orders of jobs, whose
 # distributions are enumerated
@@ -144,11 +144,11 @@ aarch64:
 # What the states of a hybrid cost: rounds after rejections and acceptances, passes that keep
 # states, a prompt
 states rounds="300":
-    FORERUN_ROUNDS={{rounds}} cargo bench -p forerun-cpu --bench states
+    FORERUN_CASES={{rounds}} cargo bench -p forerun-cpu --bench states
 
 # Mutation fuzzing of the checkpoint loaders and of configurations
 fuzz cases="1000000":
-    FORERUN_FUZZ_CASES={{cases}} \
+    FORERUN_CASES={{cases}} \
         cargo nextest run --release -p forerun-formats --test fuzz_loaders --test integration fuzz --success-output immediate
 
 # Build the Python package, install it in a fresh environment and run its tests and type checks
@@ -185,12 +185,12 @@ soak minutes="10":
 
 # 20,000 answers of 64 clients at once, each compared with the same request alone
 load answers="20000":
-    FORERUN_ANSWERS={{answers}} cargo nextest run --release -p forerun-server --test integration load_equality::
+    FORERUN_CASES={{answers}} cargo nextest run --release -p forerun-server --test integration load_equality::
 
 # Fetch SmolLM2-135M-Instruct (93 MB) and run all tests that use it (scripts/smollm2)
 smollm2:
     scripts/smollm2/fetch.py
-    FORERUN_SMOLLM2_PROMPTS=20 cargo nextest run --release -p forerun --test integration smollm2:: --success-output immediate
+    FORERUN_CASES=20 cargo nextest run --release -p forerun --test integration smollm2:: --success-output immediate
 
 # Install what `just guide` needs: mdbook and lychee
 guide-tools:

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Type-checks the crates that touch the system for macOS on aarch64 and Windows, or with --workspace
-# all crates, also for Linux on aarch64, whose parts the others cover. Nothing is linked, so no
-# other compiler is needed. The feature `hub` is left out, because its TLS library compiles C for
-# the platform. A platform whose standard library cannot be fetched is skipped.
+# all crates, with CUDA, also for Linux on aarch64, whose parts the others cover. Nothing is linked,
+# so no other compiler is needed. The feature `hub` is left out, because its TLS library compiles C
+# for the platform. A platform whose standard library cannot be fetched is skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 platforms=(aarch64-apple-darwin x86_64-pc-windows-gnu)
 case "${1:-}" in
-    "") crates=(-p forerun-cpu -p forerun-runtime -p forerun-output -p forerun -p forerun-gpu --features forerun/cuda) ;;
+    "") crates=(-p forerun-cpu -p forerun-runtime -p forerun-output -p forerun -p forerun-gpu --features forerun/gpu) ;;
     --workspace)
         platforms+=(aarch64-unknown-linux-gnu)
         features=forerun-cli/cuda,forerun-cli/server,forerun-cli/plots,forerun-cli/train

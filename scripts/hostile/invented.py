@@ -121,7 +121,7 @@ def environments():
         yield running(f"environment of --help: {name}", lambda runner, folder, env=env: finish(
             start(runner, folder, ["generate", "--help"], env), codes=(0,)))
     for variable, value in (
-        ("FORERUN_PORT", "eight"), ("FORERUN_PORT", ""), ("FORERUN_PARALLEL", "-1"), ("FORERUN_QUEUE", "1e3"),
+        ("FORERUN_PORT", "eight"), ("FORERUN_PARALLEL", "-1"), ("FORERUN_QUEUE", "1e3"),
         ("FORERUN_API_KEY", ""), ("FORERUN_API_KEY", "a\nb"), ("FORERUN_CORS_ORIGIN", "a\r\nX-Evil: 1"),
         ("FORERUN_LOG_FORMAT", "xml"),
         ("FORERUN_REQUEST_SECONDS", "nan"), ("FORERUN_REQUEST_SECONDS", "1e300"), ("FORERUN_DRAIN_SECONDS", "-1"),
@@ -747,14 +747,11 @@ def laboratory():
         (["devices", "--model", "{target}", "--past", "18446744073709551615", "--rounds", "1"], None),
         (["devices", "--past", "3"], None),
         (["analyze", "layers", "--model", "{exportable}", "--lp", "0"], ["lp"]),
-        (["analyze", "layers", "--model", "{exportable}", "--depth", "0", "--rounds", "0", "--limit", "1"], None),
-        (["analyze", "layers", "--model", "{exportable}", "--depth", "1000000000", "--rounds", "0"], None),
         (["analyze", "layers", "--model", "{exportable}", "--tokens", "0"], ["tokens"]),
         (["analyze", "layers", "--model", "{exportable}", "--rows", "0"], ["rows"]),
         (["analyze", "layers", "--model", "{exportable}", "--rows", "1000000000", "--rounds", "1"], ["rows"]),
         (["analyze", "layers", "--model", "{exportable}", "--target", "{hub}"], []),
         (["analyze", "layers", "--model", "{exportable}", "--layer-groups", "0-99999999999"], ["layer-groups"]),
-        (["analyze", "layers", "--model", "{exportable}", "--largest", "0", "--search", "{dir}/groups"], None),
         (["analyze", "layers", "--model", "{exportable}", "--least-overlap", "2", "--search", "{dir}/groups"], ["least-overlap"]),
         (["analyze", "layers", "--model", "{exportable}", "--least-overlap", "0.5"], None),
         (["analyze", "layers", "--model", "{exportable}", "--limit", "0"], ["limit"]),

@@ -163,7 +163,7 @@ def commands():
     for argv in (["bench", "run", "--suite", "absent"], ["bench", "run", "--limit", "0"], ["bench", "run", "--method", "x,y"],
                  ["bench", "run", "--suite", "/dev/null"], ["bench", "serve", "--server", "http://127.0.0.1:1"],
                  ["bench", "serve", "--server", "not a url"], ["bench", "serve", "--server", "ftp://127.0.0.1"],
-                 ["bench", "serve", "--server", "http://127.0.0.1:1", "--fields", "x"], ["analyze", "x"],
+                 ["analyze", "x"],
                  ["simulate", "sweep", "--out", "/"], ["simulate", "paper", "x"], ["serve", "--tool-parser", "x"]):
         yield Case(AREA, " ".join(argv), argv)
 

@@ -2,7 +2,7 @@
 
 use crate::metrics::percentile;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -20,8 +20,6 @@ pub struct Endpoint {
     pub url: String,
     /// The key that it requires, if any.
     pub api_key: Option<String>,
-    /// Fields that its requests have in addition to [`Load`]'s.
-    pub fields: Map<String, Value>,
 }
 
 /// What clients ask for.
@@ -123,7 +121,7 @@ fn request(
     load: &Load,
     number: usize,
 ) -> Result<Measured, String> {
-    let mut body = json!({
+    let body = json!({
         "prompt": load.prompts[number % load.prompts.len()],
         "max_tokens": load.max_tokens,
         "temperature": load.temperature,
@@ -132,9 +130,6 @@ fn request(
         "stream": true,
         "stream_options": {"include_usage": true},
     });
-    if let Some(object) = body.as_object_mut() {
-        object.extend(endpoint.fields.clone());
-    }
     let url = format!("{}/v1/completions", endpoint.url.trim_end_matches('/'));
     let mut request = agent.post(url).header("Content-Type", "application/json");
     if let Some(key) = &endpoint.api_key {
@@ -239,8 +234,7 @@ mod tests {
     }
 
     fn load(url: String) -> LoadReport {
-        let endpoint =
-            Endpoint { name: "one".into(), url, api_key: Some("key".into()), fields: Map::new() };
+        let endpoint = Endpoint { name: "one".into(), url, api_key: Some("key".into()) };
         let prompts = vec!["a".into(), "b".into()];
         run(&endpoint, &Load { clients: 2, requests: 5, prompts, max_tokens: 3, temperature: 0.0 })
     }

@@ -1,4 +1,4 @@
-//! The provenance of measurements: command, version, commit, machine, date.
+//! The provenance of measurements: command, version, machine, date.
 
 use forerun::{Isa, default_cores};
 use serde::{Deserialize, Serialize};
@@ -11,8 +11,6 @@ pub struct Provenance {
     pub command: String,
     /// The version of forerun.
     pub version: String,
-    /// The commit of the build, if `FORERUN_COMMIT` was set during the build.
-    pub commit: Option<String>,
     /// The time of the start, in local time with its offset.
     pub started: String,
     /// The name of the processor.
@@ -35,7 +33,6 @@ impl Provenance {
         Self {
             command: quoted.join(" "),
             version: env!("CARGO_PKG_VERSION").into(),
-            commit: option_env!("FORERUN_COMMIT").map(str::to_owned),
             started: jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S %:z").to_string(),
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
             cores: default_cores().len(),

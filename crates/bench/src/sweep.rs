@@ -325,7 +325,7 @@ mod tests {
         assert!(error("[[sweep]]\nlp = 'x'").contains("lp: "));
         assert!(error("[[sweep]]\ntemperature = 'hot'").contains("temperature: "));
         assert!(error("[[sweep]]\nlayer-groups = '0,2'").contains("layer 1"));
-        assert!(error("[[sweep]]\ncalibration = 'now'").contains("on-mismatch"));
+        assert!(error("[[sweep]]\ncalibration = 'now'").contains("every-round"));
         assert!(error("[[sweep").contains("1"));
     }
 }

@@ -2,7 +2,7 @@
 //! give the same greedy text.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
 
@@ -24,8 +24,6 @@ pub struct Endpoint {
     pub url: String,
     /// The key that it requires, if any.
     pub api_key: Option<String>,
-    /// Fields that its requests have in addition.
-    pub fields: Map<String, Value>,
 }
 
 /// An error of a server.
@@ -171,16 +169,13 @@ fn answer(
     max_tokens: usize,
 ) -> Result<Vec<AnsweredToken>, EndpointError> {
     let name = || endpoint.name.clone();
-    let mut body = json!({
+    let body = json!({
         "prompt": prompt,
         "max_tokens": max_tokens,
         "temperature": 0,
         "seed": 0,
         "logprobs": ALTERNATIVES,
     });
-    if let Some(object) = body.as_object_mut() {
-        object.extend(endpoint.fields.clone());
-    }
     let url = format!("{}/v1/completions", endpoint.url.trim_end_matches('/'));
     let mut request = agent.post(&url).header("Content-Type", "application/json");
     if let Some(key) = &endpoint.api_key {

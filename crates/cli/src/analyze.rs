@@ -14,6 +14,12 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+/// Number of approximate rows after each exact row: the depth of drafts without their first token.
+const DEPTH: usize = 4;
+
+/// The largest number of layers in a group that a search proposes.
+const LARGEST_GROUP: usize = 4;
+
 /// Runs an analysis and prints its results.
 pub(crate) fn run(analyze: &Analyze) -> anyhow::Result<ExitCode> {
     let Analyze::Layers(arguments) = analyze;
@@ -40,7 +46,7 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
         model: locate(model)?,
         target: arguments.target.as_ref().map(locate).transpose()?,
         weight_type: arguments.dtype,
-        depth: arguments.depth,
+        depth: DEPTH,
         max_tokens: arguments.tokens,
     };
     let analysis = LayerAnalysis::open(&options, &texts)?;
@@ -60,8 +66,8 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn check(arguments: &LayersArguments) -> anyhow::Result<()> {
-    if arguments.depth == 0 || arguments.lp.contains(&0) {
-        bail!("--depth and the sizes of --lp must be at least 1");
+    if arguments.lp.contains(&0) {
+        bail!("the sizes of --lp must be at least 1");
     }
     if !(0.0..=1.0).contains(&arguments.least_overlap) {
         bail!("--least-overlap is {}, but it must be from 0 to 1", arguments.least_overlap);
@@ -103,10 +109,9 @@ fn print(
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{}, {} approximate rows, {} after each exact row; {} on {} threads",
+        "{}, {} approximate rows, {DEPTH} after each exact row; {} on {} threads",
         arguments.model.require()?,
         report.rows,
-        arguments.depth,
         team.isa(),
         team.members(),
     )?;
@@ -144,14 +149,6 @@ fn print(
             score.top1_agreement,
             accepted.unwrap_or_default(),
         )?;
-    }
-    if arguments.per_layer {
-        for ((name, _), score) in rows.iter().zip(&report.scores) {
-            writeln!(out, "\n{name}, by layer")?;
-            for (layer, similarities) in score.layers.iter().enumerate() {
-                writeln!(out, "{layer:<width$} {}", states(similarities))?;
-            }
-        }
     }
     Ok(())
 }
@@ -218,14 +215,13 @@ fn search(
 ) -> anyhow::Result<()> {
     let Some(file) = &arguments.search else { return Ok(()) };
     let on_step = |step: &SearchStep| note(format_args!("{:.4} {}", step.overlap, step.groups));
-    let steps = analysis.search(team, arguments.largest, arguments.least_overlap, on_step)?;
+    let steps = analysis.search(team, LARGEST_GROUP, arguments.least_overlap, on_step)?;
     let Some(SearchStep { groups, overlap }) = steps.last() else { return Ok(()) };
     let text = format!(
-        "# {} layers of {}: overlap {overlap:.4} with exact rows, {} approximate rows after each \
+        "# {} layers of {}: overlap {overlap:.4} with exact rows, {DEPTH} approximate rows after each \
          exact row\n{groups}\n",
         analysis.config().num_hidden_layers,
         arguments.model.require()?,
-        arguments.depth,
     );
     forerun_output::write(file, text)
         .with_context(|| format!("cannot write the layer groups to {}", file.display()))?;

@@ -3,15 +3,14 @@
 use crate::arguments::ServeBenchArguments;
 use crate::note;
 use crate::progress::{Task, Unit};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use forerun_bench::load::{self, Endpoint, Load, LoadReport};
 use forerun_bench::suite;
-use serde_json::{Map, Value};
 use std::io::Write;
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &ServeBenchArguments) -> anyhow::Result<ExitCode> {
-    let endpoints = endpoints(arguments)?;
+    let endpoints = endpoints(arguments);
     let prompts = suite::read(&arguments.suite, arguments.data.as_deref())?;
     let prompts: Vec<String> =
         prompts.into_iter().filter_map(|p| p.turns.into_iter().next()).collect();
@@ -50,25 +49,15 @@ pub(crate) fn run(arguments: &ServeBenchArguments) -> anyhow::Result<ExitCode> {
     Ok(if failed.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn endpoints(arguments: &ServeBenchArguments) -> anyhow::Result<Vec<Endpoint>> {
-    let mut endpoints = Vec::new();
-    for server in &arguments.server {
+fn endpoints(arguments: &ServeBenchArguments) -> Vec<Endpoint> {
+    let endpoint = |server: &String| {
         let (name, url) = match server.split_once('=') {
             Some((name, url)) if !name.contains(':') => (name.to_owned(), url.to_owned()),
             _ => (server.clone(), server.clone()),
         };
-        let (api_key, fields) = (arguments.api_key.clone(), Map::new());
-        endpoints.push(Endpoint { name, url, api_key, fields });
-    }
-    for text in &arguments.fields {
-        let (name, fields) = text.split_once('=').context("--fields must be NAME={…}")?;
-        let fields: Value = serde_json::from_str(fields)
-            .with_context(|| format!("--fields of {name} is not JSON"))?;
-        let Value::Object(fields) = fields else { bail!("--fields of {name} is not an object") };
-        let endpoint = endpoints.iter_mut().find(|endpoint| endpoint.name == name);
-        endpoint.with_context(|| format!("no --server has the name {name}"))?.fields = fields;
-    }
-    Ok(endpoints)
+        Endpoint { name, url, api_key: arguments.api_key.clone() }
+    };
+    arguments.server.iter().map(endpoint).collect()
 }
 
 /// Returns for each server and number of clients the report with the median speed.

@@ -116,7 +116,7 @@ fn compare_servers(
             _ => (text.as_str(), text.as_str()),
         };
         let (name, url, api_key) = (name.to_owned(), url.to_owned(), arguments.api_key.clone());
-        Endpoint { name, url, api_key, fields: serde_json::Map::new() }
+        Endpoint { name, url, api_key }
     };
     let endpoints: Vec<Endpoint> = arguments.endpoint.iter().map(endpoint).collect();
     let [reference, others @ ..] = &endpoints[..] else { return Ok(ExitCode::SUCCESS) };
@@ -170,10 +170,6 @@ fn configurations(arguments: &EngineArguments, full: bool) -> Vec<Options> {
     }
     let chain = &Tree::None;
     let mut all = Vec::new();
-    let lookup = match chosen.lookup {
-        Lookup::None => Lookup::Suffix,
-        chosen => chosen,
-    };
     let has_drafter = chosen.draft_model.is_some() || chosen.drafter.is_some();
     if has_drafter {
         all.push(with(Method::Speculative, short, chain));
@@ -188,7 +184,7 @@ fn configurations(arguments: &EngineArguments, full: bool) -> Vec<Options> {
             with(Method::Auto, long, chain),
         ]);
         if full || chosen.lookup != Lookup::None {
-            all.push(Options { lookup, ..with(Method::Speculative, short, chain) });
+            all.push(Options { lookup: Lookup::Suffix, ..with(Method::Speculative, short, chain) });
         }
     }
     let with_lookup = [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd];

@@ -236,9 +236,8 @@ fn laboratory(
 /// Describes the origin of measurements.
 fn origin() -> String {
     let from = Provenance::now(std::env::args());
-    let commit = from.commit.as_deref().unwrap_or("unknown");
     format!(
-        "Measured by forerun {} (commit {commit}) in the rhythm of real answers, lower quartiles.\n{}\n{}",
+        "Measured by forerun {} in the rhythm of real answers, lower quartiles.\n{}\n{}",
         from.version, from.command, from.started
     )
 }

@@ -73,8 +73,7 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     if !train(&mut trainer, steps, &interrupted)? {
         return Ok(interrupts::interrupted().into());
     }
-    let dtype = if text.f32 { Dtype::F32 } else { Dtype::Bf16 };
-    export(trainer.model(), &tokenizer, &text.out, dtype)?;
+    export(trainer.model(), &tokenizer, &text.out, Dtype::Bf16)?;
     note(format_args!("wrote {}", text.out.display()));
     Ok(ExitCode::SUCCESS)
 }
@@ -103,7 +102,6 @@ fn origin(arguments: &LmArguments, config: &Config) -> serde_json::Value {
         origin["intermediate"] = json!(config.intermediate_size);
         origin["heads"] = json!(config.num_attention_heads);
         origin["kv_heads"] = json!(config.num_key_value_heads);
-        origin["untied"] = json!(!config.tie_word_embeddings);
     }
     let given = [&arguments.tokenizer, &arguments.from, &arguments.teacher];
     if given.into_iter().all(Option::is_none) {
@@ -150,7 +148,7 @@ fn config(arguments: &LmArguments, dataset: &Dataset) -> Config {
         head_dim: arguments.hidden / heads.max(1),
         vocab_size: dataset.vocab_size(),
         max_position_embeddings: arguments.step.context,
-        tie_word_embeddings: !arguments.untied,
+        tie_word_embeddings: true,
         bos_token_id: Some(dataset.separator()),
         eos_token_ids: vec![dataset.separator()],
         ..Config::plain_llama()

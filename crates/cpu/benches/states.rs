@@ -8,7 +8,7 @@
 //!
 //! The compared passes have equally many rows and take turns.
 //! `cargo bench -p forerun-cpu --bench states`, or `just states`, prints medians and quartiles.
-//! `FORERUN_ROUNDS` sets the number of rounds (300 by default), and `FORERUN_THREADS` the number of
+//! `FORERUN_CASES` sets the number of rounds (300 by default), and `FORERUN_THREADS` the number of
 //! threads (all processors by default).
 
 #![expect(clippy::unwrap_used, reason = "benches")]
@@ -119,7 +119,7 @@ fn main() {
     let weights = Arc::new(Weights::load(&checkpoint).unwrap());
     let threads = number("FORERUN_THREADS", thread::available_parallelism().map_or(1, Into::into));
     let team = Arc::new(Team::unpinned(threads).unwrap());
-    let rounds = number("FORERUN_ROUNDS", 300);
+    let rounds = number("FORERUN_CASES", 300);
     println!(
         "{} MB of weights, {:.2} MB for each state, {threads} threads",
         checkpoint.weights_bytes() / 1_000_000,

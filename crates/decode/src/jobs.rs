@@ -198,18 +198,8 @@ pub(crate) fn score(
     tree: &TokenTree,
 ) -> Result<JobReply<Scores>, DecodeError> {
     let ticket = submit_score(0, sequence, &[], tree.clone(), cluster)?;
-    score_in_flight(ticket, tree.len(), sequence, cluster)
-}
-
-/// Waits for the rows of a score job for a tree of `nodes` nodes.
-pub(crate) fn score_in_flight(
-    ticket: Ticket,
-    nodes: usize,
-    sequence: &mut Sequence,
-    cluster: &mut dyn Cluster,
-) -> Result<JobReply<Scores>, DecodeError> {
     let completion = wait_for(ticket, cluster)?;
-    score_reply(sequence, nodes, completion)
+    score_reply(sequence, tree.len(), completion)
 }
 
 /// Waits for a job. Other completions are of jobs whose output is not needed, and are discarded.

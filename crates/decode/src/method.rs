@@ -65,9 +65,6 @@ pub struct DecoderOptions {
     pub lookup: Option<MakeGuesser>,
     /// The number of target replicas.
     pub targets: usize,
-    /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's
-    /// calibration).
-    pub calibrates_during_verification: bool,
     /// Whether the drafters are also on the target's devices, where they work in turn with the
     /// target: with the indices after all drafters, in the same order. [`Auto`](crate::Auto) uses
     /// them for methods that draft before they verify.
@@ -100,7 +97,6 @@ impl DecoderOptions {
             pearl: PearlOptions::default(),
             lookup: None,
             targets: 1,
-            calibrates_during_verification: false,
             repeats_drafters: false,
             reproducible: false,
         }
@@ -119,16 +115,7 @@ impl DecoderOptions {
         let additional = additional.and_then(|index| self.additional_drafters.get(index).copied());
         let first = DrafterSize { pattern: self.pattern, expected_passes: self.expected_passes };
         let DrafterSize { pattern, expected_passes } = additional.unwrap_or(first);
-        Self {
-            drafter,
-            pattern,
-            expected_passes,
-            additional_drafters: Vec::new(),
-            // EasySpec is the first drafter.
-            calibrates_during_verification: self.calibrates_during_verification
-                && drafter == self.drafter,
-            ..self.clone()
-        }
+        Self { drafter, pattern, expected_passes, additional_drafters: Vec::new(), ..self.clone() }
     }
 
     /// Returns the options with a fixed number of draft tokens in place of an automatic one, if
@@ -237,14 +224,12 @@ mod tests {
         let options = DecoderOptions {
             expected_passes: Some(1.0),
             drafter: 1,
-            calibrates_during_verification: true,
             additional_drafters: vec![additional(20), additional(30)],
             ..DecoderOptions::new(DraftShape::Chain { length: 4 }, DraftLength::Auto)
         };
         assert_eq!(options.drafters(), 3);
         let of = |index| {
             let one = options.of_drafter(index);
-            assert_eq!(one.calibrates_during_verification, index == 1, "only EasySpec calibrates");
             let DecoderOptions { drafter, expected_passes, pattern, additional_drafters, .. } = one;
             assert!(additional_drafters.is_empty());
             (drafter, expected_passes, pattern.pass_per_mille)

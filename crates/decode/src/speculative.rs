@@ -18,11 +18,11 @@
 //!   ([`crate::lookup`]).
 //! * If the drafter fails, the target decodes alone for the rest of the answer.
 
-use crate::draft_rounds::{DraftRounds, RoundDraft};
-use crate::jobs::{self, DraftRequest};
+use crate::draft_rounds::DraftRounds;
+use crate::jobs;
 use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 use crate::{DecodeError, Decoder, Sequence, SpeculativeDraftLength};
-use forerun_core::{Cluster, DraftShape, Guesser, Need, Verification};
+use forerun_core::{Cluster, Guesser, Need, Verification};
 use forerun_plan::{Planned, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -52,23 +52,20 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         if let Some(TreeLimits { depth, nodes }) = options.trees {
             policy = policy.growing_trees(TreeLimits { depth: depth.min(longest), nodes });
         }
-        let rounds = DraftRounds::of_answer(policy, options);
-        Box::new(Speculative { rounds, calibrates: options.calibrates_during_verification })
+        Box::new(Speculative { rounds: DraftRounds::of_answer(policy, options) })
     },
 };
 
 /// Drafts and verifies alternately.
 pub struct Speculative {
     rounds: DraftRounds,
-    /// Whether the drafter calibrates its draft while the target verifies it.
-    calibrates: bool,
 }
 
 impl Speculative {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(draft_length: SpeculativeDraftLength) -> Self {
-        Self { rounds: DraftRounds::new(draft_length), calibrates: false }
+        Self { rounds: DraftRounds::new(draft_length) }
     }
 
     /// Returns the decoder with the drafter of this index.
@@ -82,42 +79,13 @@ impl Speculative {
     /// expected to be better.
     #[must_use]
     pub fn with_lookup(self, guesser: Box<dyn Guesser>) -> Self {
-        Self { rounds: self.rounds.with_lookup(guesser), ..self }
-    }
-
-    /// Returns the decoder configured to have the drafter read each draft while the target verifies
-    /// it, so that EasySpec's next round starts with exact rows. It pays if they have separate
-    /// cores.
-    #[must_use]
-    pub fn calibrating(self) -> Self {
-        Self { calibrates: true, ..self }
+        Self { rounds: self.rounds.with_lookup(guesser) }
     }
 
     /// Returns the draft-length policy with the times and acceptance it has learned.
     #[must_use]
     pub fn draft_length(&self) -> &SpeculativeDraftLength {
         &self.rounds.policy
-    }
-
-    /// Has the drafter read a chain that it has drafted. Nobody waits for it: if it fails, so does
-    /// the next draft.
-    fn calibrate(
-        &self,
-        round: &RoundDraft,
-        sequence: &Sequence,
-        cluster: &mut dyn Cluster,
-    ) -> Result<(), DecodeError> {
-        let RoundDraft::Drafted(reply) = round else { return Ok(()) };
-        let tree = &reply.output.tree;
-        if !self.calibrates || tree.is_empty() || !tree.is_chain() {
-            return Ok(());
-        }
-        let nothing = DraftShape::Chain { length: 0 };
-        let request = DraftRequest::new(self.rounds.drafter, sequence, tree.tokens(), nothing);
-        match jobs::submit_draft(request, sequence, cluster) {
-            Ok(_) => Ok(()),
-            Err(error) => jobs::drafter_failure(error).map(|_| ()),
-        }
     }
 }
 
@@ -139,10 +107,7 @@ impl Decoder for Speculative {
             None => self.rounds.draft(sequence, cluster)?,
         };
         // 2. The target scores all of them.
-        let tree = &round.draft().tree;
-        let scoring = jobs::submit_score(0, sequence, &[], tree.clone(), cluster)?;
-        self.calibrate(&round, sequence, cluster)?;
-        let score = jobs::score_in_flight(scoring, tree.len(), sequence, cluster)?;
+        let score = jobs::score(sequence, cluster, &round.draft().tree)?;
         // 3. The longest accepted path is committed, and a token of the target's own.
         let verdict = sequence.verify_whole(round.draft(), &score.output.rows);
         self.rounds.commit(&round, &verdict, &score, sequence, cluster);
@@ -157,8 +122,7 @@ impl AnswerDecoder for Speculative {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let policy = self.rounds.policy.for_new_answer(prompt_tokens);
-        let rounds = DraftRounds::of_answer(policy, options);
-        Box::new(Self { rounds, calibrates: self.calibrates })
+        Box::new(Self { rounds: DraftRounds::of_answer(policy, options) })
     }
 
     fn planned(&mut self) -> Option<&mut Planned> {

@@ -176,7 +176,7 @@ impl Ssd {
     /// this probability, too. It is not among the `f` best ones with probability `(1−α)/f`: the
     /// power law that the paper measures, here with exponent 1.
     fn likely_verdicts(&self, drafted: usize) -> Vec<(usize, usize)> {
-        let rate = self.acceptance.rate(1.0).clamp(0.05, 0.95);
+        let rate = self.acceptance.rate().clamp(0.05, 0.95);
         let of_rank = |rank: usize| match rank {
             0 => rate,
             _ => (1.0 - rate) / (rank * (rank + 1)) as f64,

@@ -21,9 +21,7 @@
 //! * The authors' code accepts the most probable candidates with probability min(1, target/draft),
 //!   which changes the distribution of the output. Here they are verified as deterministic
 //!   candidates.
-//! * The authors' code calibrates only after a mismatch. Here that is one of several policies.
-//!   Another one calibrates the draft while the target verifies it, so that the next round need
-//!   not.
+//! * The authors' code calibrates only after a mismatch. Here every round does, as in the paper.
 //! * The cache tracks which entries are approximate. A round states which tokens must be exact, and
 //!   nothing is rolled back.
 //! * If drafting runs ahead of verification, jobs have few tokens. A job that extends the last
@@ -32,36 +30,25 @@
 //!   requests give equal drafts.
 
 use crate::{DraftContext, Drafter, ModelDrafter, single_draft};
-use forerun_core::{Draft, DraftShape, SequenceId, TokenId, TokenTree};
+use forerun_core::{Draft, SequenceId, TokenId, TokenTree};
 use forerun_lm::{ForwardRequest, LayerGroups, LayerOrder, LayeredModel, ModelError};
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// Decides when a round starts with an exact forward.
+/// Decides whether rounds start with an exact forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CalibrationPolicy {
-    /// In every round: all tokens before the draft are exact.
+    /// Every round does: all tokens before the draft are exact.
     #[default]
     EveryRound,
-    /// While the target verifies: a job of depth 0 makes the draft's rows exact, and the rows of
-    /// accepted tokens stay so. A round then starts in groups of layers: only the row of the last
-    /// token is approximate. What no such job has made exact, the round does.
-    DuringVerification,
-    /// Only if the tokens do not continue the last draft. Otherwise the draft's cache entries are
-    /// kept.
-    OnMismatch,
-    /// Never after the prompt: only the prompt is exact.
-    PrefillOnly,
-    /// Never: all tokens are approximate.
+    /// None does: all tokens are approximate. The paper's ablation.
     Never,
 }
 
 /// A text that does not name a calibration policy.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "{found:?} is not one of every-round, during-verification, on-mismatch, prefill-only, never"
-)]
+#[error("{found:?} is not one of every-round, never")]
 pub struct UnknownCalibrationPolicy {
     found: String,
 }
@@ -72,9 +59,6 @@ impl FromStr for CalibrationPolicy {
     fn from_str(text: &str) -> Result<Self, UnknownCalibrationPolicy> {
         match text {
             "every-round" => Ok(Self::EveryRound),
-            "during-verification" => Ok(Self::DuringVerification),
-            "on-mismatch" => Ok(Self::OnMismatch),
-            "prefill-only" => Ok(Self::PrefillOnly),
             "never" => Ok(Self::Never),
             _ => Err(UnknownCalibrationPolicy { found: text.to_owned() }),
         }
@@ -85,9 +69,6 @@ impl fmt::Display for CalibrationPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::EveryRound => "every-round",
-            Self::DuringVerification => "during-verification",
-            Self::OnMismatch => "on-mismatch",
-            Self::PrefillOnly => "prefill-only",
             Self::Never => "never",
         })
     }
@@ -101,7 +82,7 @@ pub struct LayerParallelDrafter<M> {
     calibration: CalibrationPolicy,
     /// The number of tokens in a round, if several jobs extend one draft.
     round_length: usize,
-    /// The last draft of each sequence, if the policy needs it.
+    /// The last draft of each sequence, if rounds have several jobs.
     last_drafts: HashMap<SequenceId, LastDraft>,
 }
 
@@ -131,45 +112,28 @@ impl<M: LayeredModel> LayerParallelDrafter<M> {
         self.drafter.model()
     }
 
-    /// Returns the round of a draft.
-    fn round(&self, context: &DraftContext<'_>) -> Round {
-        // Ignore drafts of other answers. An answer without tokens yet has no draft.
-        let begun = context.tokens.len() > context.prompt_len;
-        let is_same_answer = |last: &&LastDraft| begun && last.prompt_len == context.prompt_len;
-        let last = self.last_drafts.get(&context.sequence).filter(is_same_answer);
-        let now = context.tokens.len();
-        let continued = || last.filter(|last| last.is_continued_by(context.tokens));
-        let extended = || {
-            let is_same_round = |last: &&LastDraft| {
-                last.is_extended_to(context.tokens) && now < last.round_start + self.round_length
-            };
-            last.filter(is_same_round)
-        };
-        let starting = |last: Option<&LastDraft>| last.map_or(now, |last| last.round_start);
-        let exact_from = |start| Round { start, exact_tokens: start };
-        match self.calibration {
-            CalibrationPolicy::EveryRound => exact_from(starting(extended())),
-            CalibrationPolicy::DuringVerification if is_calibration(context) => exact_from(now),
-            CalibrationPolicy::DuringVerification => {
-                let start = starting(extended());
-                let is_prompt = start <= context.prompt_len;
-                Round { start, exact_tokens: if is_prompt { start } else { start - 1 } }
-            }
-            CalibrationPolicy::OnMismatch => exact_from(starting(continued())),
-            CalibrationPolicy::PrefillOnly => exact_from(context.prompt_len.min(now)),
-            CalibrationPolicy::Never => exact_from(0),
+    /// Returns the number of tokens that must be exact in the forwards of a draft: those at the
+    /// start of its round.
+    fn exact_tokens(&self, context: &DraftContext<'_>) -> usize {
+        if self.calibration == CalibrationPolicy::Never {
+            return 0;
         }
+        let now = context.tokens.len();
+        // Ignore drafts of other answers. An answer without tokens yet has no draft.
+        let begun = now > context.prompt_len;
+        let is_same_round = |last: &&LastDraft| {
+            begun
+                && last.prompt_len == context.prompt_len
+                && last.is_extended_to(context.tokens)
+                && now < last.round_start + self.round_length
+        };
+        let last = self.last_drafts.get(&context.sequence).filter(is_same_round);
+        last.map_or(now, |last| last.round_start)
     }
 
-    /// Returns whether the policy depends on the last draft.
+    /// Returns whether a round depends on the last draft.
     fn needs_last_draft(&self) -> bool {
-        match self.calibration {
-            CalibrationPolicy::EveryRound | CalibrationPolicy::DuringVerification => {
-                self.round_length > 1
-            }
-            CalibrationPolicy::OnMismatch => true,
-            CalibrationPolicy::PrefillOnly | CalibrationPolicy::Never => false,
-        }
+        self.calibration == CalibrationPolicy::EveryRound && self.round_length > 1
     }
 }
 
@@ -178,34 +142,23 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
         single_draft(|done| self.draft_batch(std::slice::from_ref(context), done))
     }
 
-    fn draft_batch<'a>(
+    fn draft_batch(
         &mut self,
-        contexts: &[DraftContext<'a>],
+        contexts: &[DraftContext<'_>],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
-        let rounds: Vec<Round> = contexts.iter().map(|context| self.round(context)).collect();
+        let exact: Vec<usize> = contexts.iter().map(|context| self.exact_tokens(context)).collect();
         let needs_last_draft = self.needs_last_draft();
-        // A forward needs a row to compute: that of the last token, whose draft is not used.
-        static ONE_TOKEN: DraftShape = DraftShape::Chain { length: 1 };
-        let calibrates = self.calibration == CalibrationPolicy::DuringVerification;
-        let with_shape = |context: &DraftContext<'a>| match calibrates && is_calibration(context) {
-            true => DraftContext { shape: &ONE_TOKEN, ..*context },
-            false => *context,
-        };
-        let to_compute: Vec<DraftContext<'_>> = contexts.iter().map(with_shape).collect();
         let Self { drafter, groups, last_drafts, .. } = self;
-        let request = |index: usize, request| {
-            let exact_tokens = rounds[index].exact_tokens;
-            let order = LayerOrder::Groups(groups);
-            ForwardRequest { order, exact_tokens, ..request }
+        let request = |index: usize, request| ForwardRequest {
+            order: LayerOrder::Groups(groups),
+            exact_tokens: exact[index],
+            ..request
         };
-        drafter.draft_with(&to_compute, request, &mut |index, draft| {
-            if is_calibration(&contexts[index]) {
-                return done(index, draft.map(|_| Draft::empty()));
-            }
+        drafter.draft_with(contexts, request, &mut |index, draft| {
             if let (true, Ok(draft)) = (needs_last_draft, &draft) {
                 let last = last_drafts.entry(contexts[index].sequence).or_default();
-                last.record(&contexts[index], rounds[index].start, &draft.tree);
+                last.record(&contexts[index], exact[index], &draft.tree);
             }
             done(index, draft);
         });
@@ -213,7 +166,7 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
 
     fn record_forced(&mut self, context: &DraftContext<'_>, forced: &[TokenId]) {
         if self.needs_last_draft() {
-            let (start, tree) = (self.round(context).start, TokenTree::chain(forced));
+            let (start, tree) = (self.exact_tokens(context), TokenTree::chain(forced));
             let last = self.last_drafts.entry(context.sequence).or_default();
             last.record(context, start, &tree);
         }
@@ -223,20 +176,6 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
         self.last_drafts.remove(&sequence);
         self.drafter.release(sequence);
     }
-}
-
-/// Returns whether a job drafts nothing, and so only reads its tokens.
-fn is_calibration(context: &DraftContext<'_>) -> bool {
-    context.shape.depth() == 0
-}
-
-/// A round of drafts.
-#[derive(Clone, Copy)]
-struct Round {
-    /// The number of tokens when it started.
-    start: usize,
-    /// The number of tokens that must be exact in its forwards.
-    exact_tokens: usize,
 }
 
 /// The last draft of a sequence, and the tokens before it.
@@ -270,23 +209,6 @@ impl LastDraft {
             at.is_some()
         })
     }
-
-    /// Returns whether `tokens` agrees with the draft: its new tokens follow a path of the draft,
-    /// until either of them ends.
-    fn is_continued_by(&self, tokens: &[TokenId]) -> bool {
-        let Some(new) = tokens.strip_prefix(&self.tokens[..]) else { return false };
-        let mut at = None;
-        for &token in new {
-            if self.tree.children(at).next().is_none() {
-                return true;
-            }
-            match self.tree.child_with(at, token) {
-                Some(node) => at = Some(node),
-                None => return false,
-            }
-        }
-        true
-    }
 }
 
 #[cfg(test)]
@@ -294,29 +216,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_draft_is_continued_by_tokens_that_agree_with_it() {
+    fn a_draft_is_extended_by_its_own_tokens() {
         let mut tree = TokenTree::chain(&[3, 4]);
         tree.push(None, 5);
         let last = LastDraft { tokens: vec![1, 2], prompt_len: 2, round_start: 2, tree };
-        let table: &[(&[TokenId], bool)] = &[
-            // A whole path was accepted, followed by the bonus token.
-            (&[1, 2, 3, 4, 9], true),
-            (&[1, 2, 5, 9], true),
-            (&[1, 2, 5, 9, 9], true),
-            // A part of a path, as when drafting continues after unverified tokens.
-            (&[1, 2, 3], true),
-            (&[1, 2], true),
-            // A correction.
-            (&[1, 2, 9], false),
-            (&[1, 2, 3, 9], false),
-            // Different tokens before the draft.
-            (&[1], false),
-            (&[1, 9, 3, 4], false),
-        ];
-        for &(tokens, continues) in table {
-            assert_eq!(last.is_continued_by(tokens), continues, "{tokens:?}");
-        }
-        // Only draft tokens extend the draft; a bonus token does not.
+        // A bonus token, a correction and different tokens before the draft do not extend it.
         for (tokens, extends) in [
             (&[1, 2, 3, 4][..], true),
             (&[1, 2, 5], true),
@@ -324,23 +228,21 @@ mod tests {
             (&[1, 2, 3, 4, 9], false),
             (&[1, 2, 9], false),
             (&[1], false),
+            (&[1, 9, 3, 4], false),
         ] {
             assert_eq!(last.is_extended_to(tokens), extends, "{tokens:?}");
         }
-        let tree = TokenTree::new();
-        let none = LastDraft { tokens: vec![1], prompt_len: 1, round_start: 1, tree };
-        assert!(none.is_continued_by(&[1, 2]), "nothing was drafted, so nothing was rejected");
     }
 
     #[test]
     fn policies_are_parsed_and_errors_list_the_valid_ones() {
-        for name in ["every-round", "during-verification", "on-mismatch", "prefill-only", "never"] {
+        for name in ["every-round", "never"] {
             assert_eq!(
                 name.parse::<CalibrationPolicy>().map(|c| c.to_string()),
                 Ok(name.to_owned())
             );
         }
-        let error = "sometimes".parse::<CalibrationPolicy>().map_err(|error| error.to_string());
-        assert!(error.is_err_and(|error| error.contains("on-mismatch")));
+        let error = "on-mismatch".parse::<CalibrationPolicy>().map_err(|error| error.to_string());
+        assert!(error.is_err_and(|error| error.contains("every-round, never")));
     }
 }

@@ -23,7 +23,6 @@ mod parallel;
 mod prompt_lookup;
 mod suffix;
 mod suffix_automaton;
-mod suffix_pool;
 mod traits;
 mod two_device;
 mod vocab_translation;

@@ -12,7 +12,7 @@
 //! Deviation: a tree can hold several continuations.
 
 use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, DraftShape, Guess, Guesser, SequenceId, TokenId, TokenTree};
+use forerun_core::{Draft, DraftShape, SequenceId, TokenId, TokenTree};
 use forerun_lm::ModelError;
 
 /// The published settings: n-grams of up to 3 tokens, and up to 10 proposed tokens.
@@ -35,7 +35,7 @@ impl Drafter for PromptLookup {
         let depth = context.shape.depth().min(MAX_TOKENS);
         let budget = context.shape.max_nodes();
         let mut tree = TokenTree::new();
-        for (_, continuation) in continuations(context.tokens, depth).take(width) {
+        for continuation in continuations(context.tokens, depth).take(width) {
             tree.insert_path(None, continuation.iter().copied(), budget);
         }
         Ok(Draft::deterministic(tree))
@@ -44,20 +44,9 @@ impl Drafter for PromptLookup {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-impl Guesser for PromptLookup {
-    /// The score doubles with each token of the n-gram.
-    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Guess {
-        let mut found = continuations(tokens, length.min(MAX_TOKENS));
-        found.next().map_or_else(Guess::default, |(n, continuation)| Guess {
-            tokens: continuation.to_vec(),
-            score: f64::from(1 << n),
-        })
-    }
-}
-
 /// Iterates over the continuations of earlier occurrences of the last n-gram: the longest n first,
-/// then complete continuations of `depth` tokens, then the most recent. Each comes with its n.
-fn continuations(tokens: &[TokenId], depth: usize) -> impl Iterator<Item = (usize, &[TokenId])> {
+/// then complete continuations of `depth` tokens, then the most recent.
+fn continuations(tokens: &[TokenId], depth: usize) -> impl Iterator<Item = &[TokenId]> {
     let end = tokens.len();
     let longest = MAX_NGRAM.min(end.saturating_sub(1));
     (1..=longest).rev().flat_map(move |n| {
@@ -65,7 +54,7 @@ fn continuations(tokens: &[TokenId], depth: usize) -> impl Iterator<Item = (usiz
         let matches = move |start: &usize| &tokens[*start..start + n] == ngram;
         let complete = (end - n + 1).saturating_sub(depth).min(end - n);
         let starts = (0..complete).rev().chain((complete..end - n).rev());
-        starts.filter(matches).map(move |start| (n, &tokens[start + n..end.min(start + n + depth)]))
+        starts.filter(matches).map(move |start| &tokens[start + n..end.min(start + n + depth)])
     })
 }
 
@@ -87,11 +76,7 @@ mod tests {
             cancel: &AtomicBool::new(false),
             tokens_on_last_device: None,
         };
-        let tree = PromptLookup.draft(&context).map(|draft| draft.tree).unwrap_or_default();
-        if let DraftShape::Chain { length } = *shape {
-            assert_eq!(PromptLookup.guess(tokens, tokens.len(), length).tokens, tree.tokens());
-        }
-        tree
+        PromptLookup.draft(&context).map(|draft| draft.tree).unwrap_or_default()
     }
 
     #[test]
@@ -104,16 +89,6 @@ mod tests {
         assert_eq!(draft(&[1, 2, 6, 2, 7, 1, 2], &chain), TokenTree::chain(&[6, 2, 7]));
         assert_eq!(draft(&[1, 2, 3], &chain), TokenTree::new());
         assert_eq!(draft(&[1], &chain), TokenTree::new());
-    }
-
-    #[test]
-    fn longer_n_grams_have_higher_scores() {
-        let score = |tokens: &[TokenId]| PromptLookup.guess(tokens, tokens.len(), 4).score;
-        assert_eq!(score(&[1, 2, 3]), 0.0);
-        assert_eq!(
-            [&[3, 7, 3][..], &[2, 3, 7, 2, 3], &[1, 2, 3, 7, 1, 2, 3]].map(score),
-            [2.0, 4.0, 8.0]
-        );
     }
 
     #[test]

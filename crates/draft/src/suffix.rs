@@ -13,15 +13,13 @@
 //!
 //! Deviations: a suffix automaton takes the place of the suffix tree, so that tokens can be taken
 //! back. Where a context has no continuation, because it ends the text, its longest suffix with one
-//! is used. A shape also limits the nodes of each depth; a chain is a tree of width 1. Earlier
-//! answers are used only on request, and only where the text does not depend on what is drafted.
+//! is used. A shape also limits the nodes of each depth; a chain is a tree of width 1. Other answers
+//! are not searched: a user could tell from the speed whether others got similar ones.
 
 use crate::suffix_automaton::{State, SuffixAutomaton};
-use crate::suffix_pool::{AnswerPool, END_OF_ANSWER};
 use crate::{DraftContext, Drafter};
 use forerun_core::{
-    Draft, DraftShape, Guess, Guesser, Sampling, SequenceId, TokenId, TokenTree, node_of_row,
-    row_of,
+    Draft, DraftShape, Guess, Guesser, SequenceId, TokenId, TokenTree, node_of_row, row_of,
 };
 use forerun_lm::ModelError;
 use std::cmp::Reverse;
@@ -37,22 +35,7 @@ const MIN_PROBABILITY: f64 = 0.1;
 /// Drafts what followed the last tokens earlier in the text. It needs no model.
 #[derive(Default)]
 pub struct SuffixDrafter {
-    texts: HashMap<SequenceId, Text>,
-    /// Earlier answers, if they are used.
-    pool: Option<AnswerPool<CONTEXT>>,
-}
-
-/// The text of a sequence.
-#[derive(Default)]
-struct Text {
-    suffixes: SuffixAutomaton<CONTEXT>,
-    prompt_len: usize,
-}
-
-impl Text {
-    fn answer(&self) -> &[TokenId] {
-        self.suffixes.tokens().get(self.prompt_len..).unwrap_or_default()
-    }
+    texts: HashMap<SequenceId, SuffixAutomaton<CONTEXT>>,
 }
 
 impl SuffixDrafter {
@@ -61,41 +44,19 @@ impl SuffixDrafter {
     pub fn new() -> Self {
         Self::default()
     }
-
-    /// Creates a drafter that also uses earlier answers, of all sequences. It does so for greedy
-    /// and coupled verification, whose text does not depend on drafts. With rejection sampling the
-    /// text of a seed would depend on earlier requests, so there it drafts as [`new`](Self::new).
-    #[must_use]
-    pub fn with_earlier_answers() -> Self {
-        Self { pool: Some(AnswerPool::default()), ..Self::default() }
-    }
 }
 
 impl Drafter for SuffixDrafter {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let DraftContext { sequence, tokens, prompt_len, sampling, shape, .. } = *context;
+        let DraftContext { sequence, tokens, shape, .. } = *context;
         let text = self.texts.entry(sequence).or_default();
-        if let Some(pool) = self.pool.as_mut().filter(|_| prompt_len != text.prompt_len) {
-            // A chat's next turn has a longer prompt.
-            pool.add(text.answer());
-        }
-        text.prompt_len = prompt_len;
-        text.suffixes.seek(tokens);
-        let earlier = self.pool.as_ref().filter(|_| !text_depends_on_drafts(sampling));
-        let of_answers = earlier.into_iter().flat_map(|pool| pool.matches(tokens));
-        let own = text.suffixes.repeated_suffixes();
-        let own = own.map(|(state, matched)| (&text.suffixes, state, matched));
-        let Speculation { tree, .. } = speculate(own.chain(of_answers), &Limits::of(shape));
+        text.seek(tokens);
+        let Speculation { tree, .. } = speculate(text, &Limits::of(shape));
         Ok(Draft::deterministic(tree))
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        let text = self.texts.remove(&sequence);
-        // A branch has tokens that were not verified.
-        let verified = sequence == sequence.base();
-        if let (Some(pool), Some(text), true) = (&mut self.pool, text, verified) {
-            pool.add(text.answer());
-        }
+        self.texts.remove(&sequence);
     }
 }
 
@@ -103,28 +64,20 @@ impl Guesser for SuffixDrafter {
     /// The score is that of the chain: the number of tokens that are likely to be accepted.
     fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Guess {
         let text = self.texts.entry(SequenceId(0)).or_default();
-        text.suffixes.seek(tokens);
-        let own = text.suffixes.repeated_suffixes();
-        let own = own.map(|(state, matched)| (&text.suffixes, state, matched));
-        let limits = Limits { depth: length, width: 1, nodes: length };
-        let Speculation { tree, score } = speculate(own, &limits);
+        text.seek(tokens);
+        let Speculation { tree, score } =
+            speculate(text, &Limits { depth: length, width: 1, nodes: length });
         Guess { tokens: tree.tokens().to_vec(), score }
     }
 }
 
-/// Returns whether other drafts lead to another text, though to one of the same distribution.
-fn text_depends_on_drafts(sampling: &Sampling) -> bool {
-    !sampling.is_deterministic()
-}
-
-/// Returns the tree with the highest score (algorithm 2), the first one if several have it. A match
-/// is a state and the number of matched tokens.
-fn speculate<'a, const CONTEXT: usize>(
-    matches: impl Iterator<Item = (&'a SuffixAutomaton<CONTEXT>, State, usize)>,
+/// Returns the tree with the highest score (algorithm 2), the first one if several have it.
+fn speculate<const CONTEXT: usize>(
+    text: &SuffixAutomaton<CONTEXT>,
     limits: &Limits,
 ) -> Speculation {
     let mut best = Speculation::default();
-    for (text, state, matched) in matches {
+    for (state, matched) in text.repeated_suffixes() {
         let nodes = limits.nodes.min(matched * NODES_PER_MATCHED_TOKEN);
         // No node scores more than 1.
         if best.score < nodes as f64 {
@@ -218,7 +171,7 @@ fn add_continuations<const CONTEXT: usize>(
     let total: u32 = text.continuations(state).map(|(.., count)| count).sum();
     for (token, state, count) in text.continuations(state) {
         let probability = probability * (f64::from(count) / f64::from(total));
-        if probability >= MIN_PROBABILITY && token != END_OF_ANSWER {
+        if probability >= MIN_PROBABILITY {
             let (row, token) = (Reverse(row_of(parent)), Reverse(token));
             open.push(Candidate { probability: probability.to_bits(), row, token, state });
         }
@@ -229,7 +182,7 @@ fn add_continuations<const CONTEXT: usize>(
 mod tests {
     use super::*;
     use crate::suffix_automaton::tests::{Dice, occurrences};
-    use forerun_core::{KeyedRandomness, SamplingOptions, TargetFeedback};
+    use forerun_core::{KeyedRandomness, Sampling, TargetFeedback};
     use std::sync::atomic::AtomicBool;
 
     /// Algorithms 1 and 2 by searching the text, without any structure.
@@ -318,9 +271,7 @@ mod tests {
                 for (depth, width, nodes_at_most) in [(1, 1, 1), (6, 1, 6), (4, 2, 7), (5, 3, 15)] {
                     let limits = Limits { depth, width, nodes: nodes_at_most };
                     let expected = search.speculate(&limits);
-                    let suffixes = automaton.repeated_suffixes();
-                    let own = suffixes.map(|(state, matched)| (&automaton, state, matched));
-                    let found = speculate(own, &limits);
+                    let found = speculate(&automaton, &limits);
                     assert_eq!(found.tree, expected.tree, "{text:?}");
                     assert_eq!(found.score.to_bits(), expected.score.to_bits(), "{text:?}");
                     nodes += found.tree.len();
@@ -338,20 +289,11 @@ mod tests {
     }
 
     fn draft(drafter: &mut SuffixDrafter, tokens: &[TokenId], shape: &DraftShape) -> TokenTree {
-        draft_after(drafter, (tokens.len(), tokens), shape, &Sampling::greedy())
-    }
-
-    fn draft_after(
-        drafter: &mut SuffixDrafter,
-        (prompt_len, tokens): (usize, &[TokenId]),
-        shape: &DraftShape,
-        sampling: &Sampling,
-    ) -> TokenTree {
         let context = DraftContext {
             sequence: SequenceId(0),
             tokens,
-            prompt_len,
-            sampling,
+            prompt_len: tokens.len(),
+            sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape,
             feedback: &TargetFeedback::default(),
@@ -411,41 +353,5 @@ mod tests {
         assert_eq!(draft(&mut drafter, &[9, 1], &chain), TokenTree::new());
         drafter.release(SequenceId(0));
         assert!(drafter.texts.is_empty());
-    }
-    /// With rejection sampling, other drafts are another text of the same seed.
-    #[test]
-    fn earlier_answers_are_used_on_request_and_where_the_text_does_not_depend_on_them() {
-        use forerun_core::Verification::{Block, Coupled, Rejection};
-        let options = SamplingOptions { temperature: 0.8, ..SamplingOptions::default() };
-        let sampled = |verification| Sampling {
-            options: options.clone(),
-            verification,
-            ..Sampling::greedy()
-        };
-        let (greedy, coupled) = (Sampling::greedy(), sampled(Coupled));
-        let (rejection, block) = (sampled(Rejection), sampled(Block));
-        let chain = DraftShape::Chain { length: 3 };
-        for (mut drafter, sampling, drafts) in [
-            (SuffixDrafter::new(), &greedy, false),
-            (SuffixDrafter::with_earlier_answers(), &greedy, true),
-            (SuffixDrafter::with_earlier_answers(), &coupled, true),
-            (SuffixDrafter::with_earlier_answers(), &rejection, false),
-            (SuffixDrafter::with_earlier_answers(), &block, false),
-        ] {
-            // The prompt is not part of the answer 2 3 4.
-            draft_after(&mut drafter, (2, &[9, 1, 2, 3, 4]), &chain, sampling);
-            drafter.release(SequenceId(0));
-            let mut after = |tokens| draft_after(&mut drafter, (2, tokens), &chain, sampling);
-            let expected = if drafts { &[3, 4][..] } else { &[] };
-            assert_eq!(after(&[7, 2]), TokenTree::chain(expected));
-            assert_eq!(after(&[7, 1]), TokenTree::new(), "the prompt");
-            assert_eq!(after(&[7, 4]), TokenTree::new(), "the end of the answer");
-            // The text itself precedes answers.
-            assert_eq!(after(&[2, 8, 8, 2]), TokenTree::chain(&[8, 8, 2]));
-            // The next turn finds the answer of this one.
-            after(&[7, 7, 5, 6, 5, 7]);
-            let next = draft_after(&mut drafter, (3, &[1, 1, 5]), &chain, sampling);
-            assert_eq!(next.is_empty(), !drafts);
-        }
     }
 }

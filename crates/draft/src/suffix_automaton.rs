@@ -109,11 +109,6 @@ impl<const CONTEXT: usize> SuffixAutomaton<CONTEXT> {
         }
     }
 
-    /// Returns the text.
-    pub(crate) fn tokens(&self) -> &[TokenId] {
-        &self.tokens
-    }
-
     /// Iterates over the suffixes of the text that also occur earlier, with up to `CONTEXT` tokens.
     /// Of suffixes with the same continuations only the longest is included, with its length. The
     /// longest comes first.
@@ -121,24 +116,6 @@ impl<const CONTEXT: usize> SuffixAutomaton<CONTEXT> {
         let longest = self.within(CONTEXT, self.counted);
         let repeated = self.with_links(longest).filter(|&state| self.strings(state).count > 1);
         repeated.map(|state| (state, (self.strings(state).longest as usize).min(CONTEXT)))
-    }
-
-    /// Iterates over the suffixes of another text that occur in this one, like
-    /// [`repeated_suffixes`](Self::repeated_suffixes).
-    pub(crate) fn suffixes_of(&self, text: &[TokenId]) -> impl Iterator<Item = (State, usize)> {
-        let (mut state, mut matched) = (ROOT, 0);
-        for &token in &text[text.len().saturating_sub(CONTEXT)..] {
-            while state != ROOT && !self.index.contains_key(&(state, token)) {
-                state = self.strings(state).link;
-                matched = self.strings(state).longest as usize;
-            }
-            if let Some(&transition) = self.index.get(&(state, token)) {
-                state = self.transitions[transition as usize].to;
-                matched += 1;
-            }
-        }
-        let longest = move |state| (self.strings(state).longest as usize).min(matched);
-        self.with_links(state).map(move |state| (state, longest(state)))
     }
 
     /// Iterates over the tokens that follow the strings of a state, with the state of the longer
@@ -162,7 +139,7 @@ impl<const CONTEXT: usize> SuffixAutomaton<CONTEXT> {
     }
 
     /// Adds a token to the text.
-    pub(crate) fn push(&mut self, token: TokenId) {
+    fn push(&mut self, token: TokenId) {
         let text = self.strings(self.last).longest;
         let mut undo = Undo {
             states: self.states.len() as u32,

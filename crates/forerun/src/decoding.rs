@@ -6,7 +6,7 @@ use forerun_decode::{
     AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, DrafterSize, MakeGuesser,
     SharedGoodput,
 };
-use forerun_draft::{CalibrationPolicy, PromptLookup, SuffixDrafter};
+use forerun_draft::SuffixDrafter;
 
 /// The decoders of an engine's answers. Each answer starts with what the last decoder of its method
 /// learned.
@@ -24,11 +24,6 @@ impl AnswerDecoders {
             DrafterSize { pattern, expected_passes: expected_passes(plan, index, pattern) }
         };
         let DrafterSize { pattern, expected_passes } = drafter(0);
-        let calibration = plan.easyspec().map(|easyspec| easyspec.calibration);
-        // On the target's cores, the drafter would not work while the target does.
-        let calibrates_during_verification = calibration
-            == Some(CalibrationPolicy::DuringVerification)
-            && !plan.placement().is_shared();
         let options = DecoderOptions {
             shape: plan.shape().clone(),
             draft_tokens: plan.trees().map_or(plan.shape().length(), |trees| trees.depth),
@@ -42,7 +37,6 @@ impl AnswerDecoders {
             pearl: plan.pearl(),
             lookup: lookup(plan.lookup()),
             targets: plan.placement().replicas(),
-            calibrates_during_verification,
             repeats_drafters: plan.repeats_drafters(),
             reproducible: false,
         };
@@ -120,6 +114,5 @@ fn lookup(lookup: Lookup) -> Option<MakeGuesser> {
     match lookup {
         Lookup::None => None,
         Lookup::Suffix => Some(|| Box::new(SuffixDrafter::new())),
-        Lookup::PromptLookup => Some(|| Box::new(PromptLookup)),
     }
 }

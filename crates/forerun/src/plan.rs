@@ -84,8 +84,11 @@ impl Plan {
 
     fn build(options: Options, topology: &Topology) -> Result<Self, PlanError> {
         if let Some(found) = options.context_length.filter(|&tokens| tokens < 2) {
-            let (option, expected) = ("context_length", "at least 2, for a prompt and an answer");
-            return Err(PlanError::Range { option, found: found.to_string(), expected });
+            return Err(PlanError::Range {
+                option: "context_length",
+                found: found.to_string(),
+                expected: "at least 2, for a prompt and an answer".into(),
+            });
         }
         // A missing or broken checkpoint is reported when it is opened.
         let on_disk = options.draft_model.as_ref().and_then(ModelSource::path);
@@ -334,14 +337,12 @@ mod tests {
         let easyspec = |options: &mut Options| {
             options.draft_model = Some("drafter".into());
             options.drafter = Some(DrafterKind::EasySpec);
-            options.calibration = Some(CalibrationPolicy::OnMismatch);
+            options.calibration = Some(CalibrationPolicy::Never);
         };
         let layer_parallel = plan(easyspec)?;
         assert_eq!(layer_parallel.placement().to_string(), "drafter=cpu:0-1,target=cpu:0-1,shared");
-        let expected = EasySpec {
-            calibration: CalibrationPolicy::OnMismatch,
-            layers: LayerStrategy::Parallel(4),
-        };
+        let expected =
+            EasySpec { calibration: CalibrationPolicy::Never, layers: LayerStrategy::Parallel(4) };
         assert_eq!(
             (layer_parallel.method(), layer_parallel.easyspec()),
             (Method::Speculative, Some(&expected))

@@ -46,12 +46,6 @@ static DRAFTERS: &[DrafterEntry] = &[
         &|| Box::new(SuffixDrafter::new()),
     ),
     DrafterEntry::on_tokens(
-        "suffix-pool",
-        "Suffix decoding that also uses the answers to earlier requests, except with rejection \
-         sampling; needs no model",
-        &|| Box::new(SuffixDrafter::with_earlier_answers()),
-    ),
-    DrafterEntry::on_tokens(
         "lookahead",
         "N-grams that the target guesses in its own forward passes (lookahead decoding); needs no \
          model",
@@ -255,8 +249,6 @@ impl DrafterKind {
     /// The most frequent tokens after earlier occurrences of the end of the text (suffix decoding,
     /// arXiv 2411.04975). Needs no model.
     pub const Suffix: Self = Self::named("suffix");
-    /// The same with the answers of earlier requests, unless the text depends on drafts.
-    pub const SuffixPool: Self = Self::named("suffix-pool");
     /// N-grams that the target itself generates in the passes that verify (lookahead decoding,
     /// arXiv 2402.02057). Needs no draft model.
     pub const Lookahead: Self = Self::named("lookahead");

@@ -6,8 +6,8 @@
 //! are compared with those of the slow references of the forward pass, without caches, and of
 //! sampling. Then everything else is compared with plain decoding.
 //!
-//! `FORERUN_LOSSLESS_PROMPTS` sets the number of prompts (`just lossless` uses 120), and
-//! `FORERUN_LOSSLESS_SEED` the first one. Without the number, each cell runs a sample of the texts.
+//! `FORERUN_CASES` sets the number of prompts (`just lossless` uses 120), and `FORERUN_SEED` the
+//! first one. Without the number, each cell runs a sample of the texts.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -89,16 +89,11 @@ fn lookup_cells(drafter: DrafterKind) -> Vec<Cell> {
     let all = [
         (Method::Speculative, Lookup::Suffix, Fixed(1), Tree::None),
         (Method::Speculative, Lookup::Suffix, Fixed(4), Tree::None),
-        (Method::Speculative, Lookup::PromptLookup, Assisted, Tree::None),
+        (Method::Speculative, Lookup::Suffix, Assisted, Tree::None),
         (Method::Speculative, Lookup::Suffix, Auto, Tree::None),
         (Method::Speculative, Lookup::Suffix, Fixed(4), top),
         (Method::Speculative, Lookup::Suffix, Auto, Tree::Auto),
-        (
-            Method::Speculative,
-            Lookup::PromptLookup,
-            Fixed(1),
-            Tree::Sampled { branching: vec![3, 2] },
-        ),
+        (Method::Speculative, Lookup::Suffix, Fixed(1), Tree::Sampled { branching: vec![3, 2] }),
         (Method::Ssd, Lookup::Suffix, Fixed(3), Tree::None),
         (Method::Ssd, Lookup::Suffix, Auto, Tree::None),
     ];
@@ -292,7 +287,7 @@ fn placement(number: usize, cell: &Cell) -> Option<String> {
 }
 
 const TOKENS: usize = 40;
-/// The number of prompts, if `FORERUN_LOSSLESS_PROMPTS` does not set it.
+/// The number of prompts, if `FORERUN_CASES` does not set it.
 const PROMPTS: usize = 6;
 /// The same for cells that run a small part of the texts. Three prompts have all requests.
 const FEW_PROMPTS: usize = 3;
@@ -468,7 +463,7 @@ fn cases(pair: &Pair, count: usize) -> Vec<Case> {
     let ascii: String = (' '..='~').collect();
     let has_ascii =
         tokenizer.encode(&ascii).is_ok_and(|tokens| tokenizer.decode(&tokens).ends_with(&ascii));
-    let start = env_number("FORERUN_LOSSLESS_SEED", 0) as usize;
+    let start = env_number("FORERUN_SEED", 0) as usize;
     let mut cases = Vec::new();
     for index in start..start + count {
         let text = &pair.prompts[index % pair.prompts.len()];
@@ -551,7 +546,7 @@ fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
 /// Runs all cells on a twelfth of the cases of a few prompts each, or on all cases if the number of
 /// prompts is given.
 fn run_sample_of_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
-    if env::var_os("FORERUN_LOSSLESS_PROMPTS").is_some() {
+    if env::var_os("FORERUN_CASES").is_some() {
         return run_matrix(pair, cells);
     }
     run_part_of_matrix(pair, cells.into_iter().map(with_few_texts).collect(), 12)
@@ -576,7 +571,7 @@ fn run_matrix_at(
     (prompts, parts): (usize, usize),
     placement: impl Fn(usize, &Cell) -> Option<String>,
 ) -> Vec<Case> {
-    let cases = cases(pair, env_number("FORERUN_LOSSLESS_PROMPTS", prompts as u64) as usize);
+    let cases = cases(pair, env_number("FORERUN_CASES", prompts as u64) as usize);
     run_cases(pair, &cases, cells, |_| parts, placement);
     cases
 }
@@ -693,7 +688,7 @@ fn all_options_give_the_tokens_of_the_real_target() {
 
 /// Runs all cells on a part of the cases, or on all of them if the number of prompts is given.
 fn run_large_sample_of_matrix(pair: &Pair) {
-    if env::var_os("FORERUN_LOSSLESS_PROMPTS").is_some() {
+    if env::var_os("FORERUN_CASES").is_some() {
         run_matrix(pair, cells());
         return;
     }
@@ -813,15 +808,7 @@ fn all_options_give_the_tokens_of_a_target_with_a_quantised_cache() {
 /// Returns the cells of EasySpec: layer-parallel sizes and custom groups × chains and trees ×
 /// calibration.
 fn easyspec_cells() -> Vec<Cell> {
-    let policies = || {
-        [
-            CalibrationPolicy::EveryRound,
-            CalibrationPolicy::OnMismatch,
-            CalibrationPolicy::DuringVerification,
-            CalibrationPolicy::PrefillOnly,
-            CalibrationPolicy::Never,
-        ]
-    };
+    let policies = || [CalibrationPolicy::EveryRound, CalibrationPolicy::Never];
     let trees = [1, 4, 8, 12].map(|width| Tree::Top { width, depth: None, budget: None });
     let sampled = Tree::Sampled { branching: vec![3, 2, 1] };
     let budget = Tree::Top { width: 4, depth: Some(4), budget: Some(9) };
@@ -866,7 +853,7 @@ fn easyspec_cells() -> Vec<Cell> {
 #[test]
 fn layer_parallel_drafts_give_the_tokens_of_the_target() {
     let pair = Pair::deep();
-    let cases = cases(&pair, env_number("FORERUN_LOSSLESS_PROMPTS", FEW_PROMPTS as u64) as usize);
+    let cases = cases(&pair, env_number("FORERUN_CASES", FEW_PROMPTS as u64) as usize);
     // Rejections need more texts.
     let parts = |cell: &Cell| if cell.must_reject > 0 { 8 } else { 24 };
     run_cases(&pair, &cases, easyspec_cells(), parts, placement);

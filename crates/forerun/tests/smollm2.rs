@@ -51,7 +51,7 @@ enum Prompt {
     Text(String),
 }
 
-/// Returns a sample of the golden prompts, as many as `FORERUN_SMOLLM2_PROMPTS` says.
+/// Returns a sample of the golden prompts, as many as `FORERUN_CASES` says.
 fn goldens() -> Vec<Golden> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/smollm2.json");
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
@@ -79,7 +79,7 @@ fn goldens() -> Vec<Golden> {
             first_step: ids(&record["first_step_top_ids"]).into_iter().zip(logits).collect(),
         }
     };
-    let count = std::env::var("FORERUN_SMOLLM2_PROMPTS").map_or(3, |count| count.parse().unwrap());
+    let count = std::env::var("FORERUN_CASES").map_or(3, |count| count.parse().unwrap());
     let stride = all.len() / all.len().min(count).max(1);
     all.iter().step_by(stride).take(count).map(record).collect()
 }

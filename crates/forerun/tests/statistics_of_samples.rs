@@ -1,7 +1,7 @@
 //! Losslessness above temperature 0 on whole models. `exact_distribution` proves it by enumeration
 //! on three tokens. Here, samples are counted: the joint frequencies of the first three tokens over
 //! many seeds must fit the exact probabilities, which the slow reference computes.
-//! `FORERUN_SAMPLES` sets the number of samples (`just samples` uses 10,000). Without it, the
+//! `FORERUN_CASES` sets the number of samples (`just samples` uses 10,000). Without it, the
 //! generated pair and the real one take turns: each engine samples from one of them with rejection
 //! sampling, and from the other one with coupled sampling.
 
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::ops::ControlFlow;
 
-/// The number of answers that are counted for each engine, if `FORERUN_SAMPLES` does not set it.
+/// The number of answers that are counted for each engine, if `FORERUN_CASES` does not set it.
 const SAMPLES: u64 = 1_000;
 const TOP_K: usize = 3;
 /// The number of tokens whose joint frequencies are compared. The third one follows drafts that
@@ -169,7 +169,7 @@ enum Rules {
 impl Rules {
     /// Returns `by_turns` if two pairs share the engines.
     fn of(by_turns: Self) -> Self {
-        let is_complete = env::var_os("FORERUN_SAMPLES").is_some() || Pair::real().is_none();
+        let is_complete = env::var_os("FORERUN_CASES").is_some() || Pair::real().is_none();
         if is_complete { Self::All } else { by_turns }
     }
 
@@ -189,7 +189,7 @@ fn check(pair: &Pair, rules: Rules, has_easyspec: bool) {
     let mut prompt = pair.tokenizer().encode(&pair.prompts[0]).unwrap();
     prompt.truncate(5);
     let exact = exact(pair, &prompt);
-    let samples = env_number("FORERUN_SAMPLES", SAMPLES);
+    let samples = env_number("FORERUN_CASES", SAMPLES);
     for (number, cell) in cells().into_iter().enumerate() {
         let is_easyspec = cell.drafter == DrafterKind::EasySpec;
         if is_easyspec && !has_easyspec {

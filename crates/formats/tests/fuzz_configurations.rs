@@ -1,7 +1,7 @@
 //! Configurations of every family with random damage: each is an error that names an option, or a
 //! model that can be described.
 //!
-//! `FORERUN_FUZZ_CASES` sets the number of cases (`just fuzz` runs a million).
+//! `FORERUN_CASES` sets the number of cases (`just fuzz` runs a million).
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -178,7 +178,7 @@ fn describe(config: &Config) {
 
 #[test]
 fn damaged_configurations_are_errors_or_models() {
-    let cases = std::env::var("FORERUN_FUZZ_CASES").map_or(20_000, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FORERUN_CASES").map_or(20_000, |cases| cases.parse().unwrap());
     let file = Path::new("config.json");
     let configs: Vec<Value> = [example_config()]
         .into_iter()

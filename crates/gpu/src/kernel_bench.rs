@@ -82,11 +82,7 @@ fn bandwidth() {
 #[ignore = "a measurement"]
 fn products() {
     let device = device();
-    let chosen = std::env::var("FORERUN_TYPES").unwrap_or_default();
     for weights in WEIGHT_TYPES {
-        if !chosen.is_empty() && !chosen.split(',').any(|name| name == weights.to_string()) {
-            continue;
-        }
         for [outputs, inputs] in SHAPES {
             measure(&device, weights, outputs, inputs);
         }

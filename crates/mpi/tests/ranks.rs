@@ -784,7 +784,7 @@ fn drafter_tasks(models: &Models) -> Vec<Task> {
             tasks.push(Task { drafter: drafter.clone(), ..task(method, kind, placement) });
         }
     }
-    for kind in ["prompt-lookup", "suffix", "suffix-pool"] {
+    for kind in ["prompt-lookup", "suffix"] {
         for method in ["speculative", "pearl", "ssd"] {
             tasks.push(task(method, kind, "target=rank:1"));
         }

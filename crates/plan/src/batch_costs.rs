@@ -20,17 +20,10 @@ impl AcceptanceEstimate {
         self.tested = self.tested * DECAY + (accepted + usize::from(rejected)) as f64;
     }
 
-    /// Returns the acceptance rate as if `prior` more tokens had been accepted; 1 if nothing is
-    /// known.
-    pub fn rate(&self, prior: f64) -> f64 {
-        let tested = self.tested + prior;
-        if tested > 0.0 { (self.accepted + prior) / tested } else { 1.0 }
-    }
-
-    /// Reduces the weight of all rounds so far, so that the next ones dominate.
-    pub fn forget_most(&mut self) {
-        self.accepted *= 0.1;
-        self.tested *= 0.1;
+    /// Returns the acceptance rate as if one more token had been accepted.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        (self.accepted + 1.0) / (self.tested + 1.0)
     }
 }
 

@@ -126,7 +126,7 @@ fn mutate(bytes: &mut Vec<u8>, choices: &mut Choices) {
 
 #[test]
 fn arbitrary_bytes_neither_panic_nor_take_much_memory() {
-    let cases = env_number("FORERUN_FUZZ_CASES", 1_000_000);
+    let cases = env_number("FORERUN_CASES", 1_000_000);
     let ((mut host, mut worker), messages) = conversation();
     let (mut read, mut refused, mut most) = (0, 0, 0.0_f64);
     for case in 0..cases {

@@ -76,7 +76,7 @@ class LLM:
             draft model is.
         also_draft: Additional drafters. The methods speculative, pearl and auto use the fastest, dsi uses all.
         lookup: Guess tokens from earlier text in the rounds where that is expected to be better than the drafter:
-            ``suffix`` or ``prompt-lookup``.
+            ``suffix``, or ``none``.
         draft_tokens: The tokens of a draft: a number from 1 to 64, ``auto`` or ``assisted``.
         tree: Draft a tree of candidates, such as ``top:4x5``.
         pearl: The variant of the method pearl.

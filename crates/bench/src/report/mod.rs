@@ -256,7 +256,6 @@ fn provenance(summary: &Summary) -> Vec<(String, String)> {
         row(&command, session.command.clone());
         row("started", session.started.clone());
         row("version", format!("forerun {}", session.version));
-        row("commit", session.commit.clone().unwrap_or_else(|| "unknown".into()));
         row("processor", format!("{}, {}", session.processor, session.instruction_set));
         row("cores", session.cores.to_string());
         row("kernel", session.kernel.clone());

@@ -48,31 +48,19 @@ pub(crate) struct LayersArguments {
     #[arg(long, value_name = "GROUPS|@FILE", value_parser = layer_groups)]
     pub(crate) layer_groups: Vec<LayerStrategy>,
 
-    /// Number of approximate rows after each exact row.
-    ///
-    /// That is the depth of drafts without their first token.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub(crate) depth: usize,
-
     /// Also compare each strategy with parallel MLPs, which no drafter uses.
     #[arg(long)]
     pub(crate) whole_layers: bool,
 
-    /// Also report the similarities of each layer.
-    #[arg(long)]
-    pub(crate) per_layer: bool,
-
     /// Search for layer groups and write them to a file, for `--layer-groups @FILE`.
+    ///
+    /// Groups have up to four layers.
     #[arg(long, value_name = "FILE")]
     pub(crate) search: Option<PathBuf>,
 
     /// With `--search`, the smallest overlap with exact rows to accept.
     #[arg(long, value_name = "SHARE", default_value_t = 0.93)]
     pub(crate) least_overlap: f64,
-
-    /// With `--search`, the largest number of layers in a group.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub(crate) largest: usize,
 
     /// Prompts: `default`, the name of a suite, or a file, as for `forerun bench run --suite`.
     #[arg(long, value_name = "SUITE", default_value = "default", help_heading = headings::PROMPTS)]

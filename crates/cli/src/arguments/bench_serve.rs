@@ -13,12 +13,6 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long, value_name = "[NAME=]URL", required = true)]
     pub(crate) server: Vec<String>,
 
-    /// Further fields of a server's requests, such as `plain={"speculation":"off"}`.
-    ///
-    /// May be given several times.
-    #[arg(long, value_name = "NAME=JSON")]
-    pub(crate) fields: Vec<String>,
-
     /// Key that the servers require.
     #[arg(long, value_name = "KEY", env = "FORERUN_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,

@@ -509,7 +509,6 @@ pub(crate) struct QualityBenchArguments {
     /// Weight types and mixes to compare with f32, which is always measured.
     #[arg(
         long,
-        alias = "dtypes",
         value_name = "TYPES",
         value_delimiter = ',',
         default_value = "f32,bf16,f16,int8",

@@ -23,7 +23,6 @@ pub(crate) enum Models {
     /// Remove models from the cache.
     ///
     /// `owner/name` removes all revisions, `owner/name:Q4_K_M` one GGUF model of the repository.
-    #[command(visible_alias = "remove")]
     Rm(RemoveModelsArguments),
 }
 

@@ -199,7 +199,7 @@ pub(crate) struct SimulatedRunArguments {
     pub(crate) real_time: bool,
 
     /// Write the timeline to a file, as `forerun generate --trace` does.
-    #[arg(long, visible_alias = "timeline", value_name = "FILE", help_heading = headings::OUTPUT)]
+    #[arg(long, value_name = "FILE", help_heading = headings::OUTPUT)]
     pub(crate) trace: Option<PathBuf>,
 }
 

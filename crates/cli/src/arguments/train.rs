@@ -64,15 +64,11 @@ pub(crate) struct TextArguments {
     pub(crate) special_tokens: bool,
 
     /// Directory of the trained model, in Hugging Face's layout.
+    ///
+    /// The directory of the run has the same name with `.training` appended: checkpoints, log,
+    /// plots and tokens. If it contains a run, that run resumes.
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) out: PathBuf,
-
-    /// Directory of the run: checkpoints, log, plots and tokens [default: `--out` with `.training`
-    /// appended]
-    ///
-    /// If it contains a run, that run resumes.
-    #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
-    pub(crate) run: Option<PathBuf>,
 
     /// Start over: delete the checkpoints, log, tokenizer and encoded text of the run.
     #[arg(long, help_heading = headings::OUTPUT)]
@@ -82,10 +78,6 @@ pub(crate) struct TextArguments {
     /// the run]
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) shards: Option<PathBuf>,
-
-    /// Write the model's weights as f32 instead of bf16.
-    #[arg(long, help_heading = headings::OUTPUT)]
-    pub(crate) f32: bool,
 
     /// Number of threads [default: all cores]
     #[arg(long, value_name = "N", help_heading = headings::DEVICES)]
@@ -135,10 +127,6 @@ pub(crate) struct StepArguments {
     /// Weight decay of matrices.
     #[arg(long, value_name = "DECAY", default_value_t = 0.1, help_heading = headings::TRAINING)]
     pub(crate) weight_decay: f32,
-
-    /// Norm to which larger gradients are clipped; 0 does not clip.
-    #[arg(long, value_name = "NORM", default_value_t = 1.0, help_heading = headings::TRAINING)]
-    pub(crate) max_gradient_norm: f32,
 
     /// Seed of the initial weights and of the order of the text.
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::TRAINING)]
@@ -196,10 +184,6 @@ pub(crate) struct LmArguments {
     #[arg(long, value_name = "N", help_heading = headings::MODEL)]
     pub(crate) kv_heads: Option<usize>,
 
-    /// Do not tie the output head to the embedding.
-    #[arg(long, help_heading = headings::MODEL)]
-    pub(crate) untied: bool,
-
     /// Teacher model: also learn its distributions (distillation).
     #[arg(long, value_name = "DIR", help_heading = headings::TRAINING)]
     pub(crate) teacher: Option<PathBuf>,
@@ -238,10 +222,6 @@ pub(crate) struct HeadArguments {
 /// Options of `forerun train eagle`.
 #[derive(Args, Debug)]
 pub(crate) struct EagleArguments {
-    /// Number of tokens drafted after the first one in evaluations; training does not depend on it.
-    #[arg(long, value_name = "K", default_value_t = 4, value_parser = value_parser!(u64).range(1..=8))]
-    pub(crate) test_tokens: u64,
-
     /// Number of positions that the layer learns to draft from its own features (training-time test
     /// of EAGLE-3); 0 is EAGLE's method.
     #[arg(long, value_name = "K", default_value_t = 0, value_parser = value_parser!(u64).range(0..=8))]
@@ -316,10 +296,6 @@ pub(crate) struct DsparkArguments {
     #[command(flatten)]
     pub(crate) block: BlockArguments,
 
-    /// Weight of the confidence head's loss relative to the token loss.
-    #[arg(long, value_name = "WEIGHT", default_value_t = 1.0, help_heading = headings::TRAINING)]
-    pub(crate) confidence_weight: f32,
-
     #[command(flatten)]
     pub(crate) drafter: DrafterArguments,
 }
@@ -346,11 +322,6 @@ pub(crate) struct BlockArguments {
     /// number of layers minus 2]
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', help_heading = headings::MODEL)]
     pub(crate) target_layers: Vec<usize>,
-
-    /// Id of the token that stands for masks [default: the last token with an embedding of normal
-    /// size]
-    #[arg(long, value_name = "ID", help_heading = headings::MODEL)]
-    pub(crate) mask_token: Option<u32>,
 }
 
 /// What a layer of `forerun train parallel` replaces.
@@ -368,10 +339,6 @@ pub(crate) struct FeatureArguments {
     /// For EAGLE, weight of the token loss relative to the feature loss [default: 0.1]
     #[arg(long, value_name = "WEIGHT", help_heading = headings::TRAINING)]
     pub(crate) classification_weight: Option<f32>,
-
-    /// For EAGLE, width of the uniform noise added to the features that are read [default: 0.2]
-    #[arg(long, value_name = "WIDTH", help_heading = headings::TRAINING)]
-    pub(crate) feature_noise: Option<f32>,
 }
 
 /// Options of all drafters trained for a target. The defaults are those of ParallelSpec (arXiv

@@ -29,22 +29,13 @@ const VERIFICATIONS: [Name; 4] = [
     ("coupled", "Coupled sampling: for a given seed, exactly the tokens of plain decoding"),
 ];
 
-const LOOKUPS: [Name; 3] = [
+const LOOKUPS: [Name; 2] = [
     ("none", "The drafter drafts in every round"),
     ("suffix", "Suffix decoding, as `--drafter suffix`"),
-    ("prompt-lookup", "Prompt lookup, as `--drafter prompt-lookup`"),
 ];
 
-const CALIBRATION_POLICIES: [Name; 5] = [
-    ("every-round", "At the start of every round"),
-    (
-        "during-verification",
-        "While the target verifies the draft, for speculative decoding on separate cores",
-    ),
-    ("on-mismatch", "Only when the new tokens do not continue the last draft"),
-    ("prefill-only", "Only for the prompt"),
-    ("never", "Never"),
-];
+const CALIBRATION_POLICIES: [Name; 2] =
+    [("every-round", "At the start of every round"), ("never", "Never, the paper's ablation")];
 
 const AUTO_TYPE: Name = ("auto", "The checkpoint's own type");
 const ALL_TYPES: Name = ("all", "All types and mixes");

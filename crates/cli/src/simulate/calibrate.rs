@@ -72,9 +72,8 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
 /// Describes the origin of the measurements.
 fn comment(arguments: &CalibrateArguments) -> String {
     let from = Provenance::now(std::env::args());
-    let commit = from.commit.as_deref().unwrap_or("unknown");
     format!(
-        "Measured by forerun {} (commit {commit}), {} rounds, medians.\n{}\n{}, {} cores, {}, {}",
+        "Measured by forerun {}, {} rounds, medians.\n{}\n{}, {} cores, {}, {}",
         from.version,
         arguments.rounds,
         from.command,

@@ -21,6 +21,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+/// The number of tokens that an EAGLE layer drafts after the first one in evaluations. Training does
+/// not depend on it.
+const EAGLE_TEST_TOKENS: usize = 4;
+
 /// Trains Medusa's or Hydra's heads.
 pub(super) fn heads(
     kind: TrainedDrafterKind,
@@ -31,23 +35,22 @@ pub(super) fn heads(
 }
 
 pub(super) fn eagle(arguments: &EagleArguments) -> anyhow::Result<ExitCode> {
-    let mut options = DrafterOptions::of(TrainedDrafterKind::Eagle, arguments.test_tokens as usize);
+    let mut options = DrafterOptions::of(TrainedDrafterKind::Eagle, EAGLE_TEST_TOKENS);
     options.drafted_positions = arguments.drafted_positions as usize;
     options.group_share = arguments.group_share;
     run(with_features(options, &arguments.features), &arguments.drafter, None)
 }
 
 pub(super) fn parallel(arguments: &ParallelArguments) -> anyhow::Result<ExitCode> {
-    let FeatureArguments { classification_weight, feature_noise } = arguments.features;
     let kind = match arguments.integration {
         Integration::Medusa => TrainedDrafterKind::ParallelspecMedusa,
         Integration::Eagle => TrainedDrafterKind::ParallelspecEagle,
     };
-    let has_feature_options = classification_weight.is_some() || feature_noise.is_some();
-    if arguments.integration == Integration::Medusa && has_feature_options {
+    let has_weight = arguments.features.classification_weight.is_some();
+    if arguments.integration == Integration::Medusa && has_weight {
         bail!(
-            "--classification-weight and --feature-noise need --integration eagle: the medusa integration does \
-             not read the target's features"
+            "--classification-weight needs --integration eagle: the medusa integration does not read the \
+             target's features"
         );
     }
     let mut options = DrafterOptions::of(kind, arguments.masks as usize);
@@ -62,10 +65,11 @@ pub(super) fn dflash(arguments: &DflashArguments) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn dspark(arguments: &DsparkArguments) -> anyhow::Result<ExitCode> {
-    let DsparkArguments { block_size, markov_rank, confidence_weight, .. } = *arguments;
+    let DsparkArguments { block_size, markov_rank, .. } = *arguments;
     let options = DrafterOptions::of(TrainedDrafterKind::Dspark, block_size as usize);
     let mut options = with_block(options, &arguments.block);
-    options.heads = Some(HeadOptions { markov_rank: markov_rank as usize, confidence_weight });
+    options.heads =
+        options.heads.map(|heads| HeadOptions { markov_rank: markov_rank as usize, ..heads });
     run(options, &arguments.drafter, Some(&arguments.block))
 }
 
@@ -79,7 +83,6 @@ fn with_block(mut options: DrafterOptions, given: &BlockArguments) -> DrafterOpt
 fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> DrafterOptions {
     options.classification_weight =
         given.classification_weight.unwrap_or(options.classification_weight);
-    options.feature_noise = given.feature_noise.unwrap_or(options.feature_noise);
     options
 }
 
@@ -95,9 +98,9 @@ fn run(
     drafter.decay = arguments.decay.unwrap_or(drafter.decay);
     drafter.draft_vocab = arguments.draft_vocab;
     let mut target = Target::open(&arguments.target)?;
-    if let Some(BlockArguments { target_layers, mask_token, .. }) = block {
-        let mask = mask_token.unwrap_or_else(|| target.default_mask());
-        drafter.block = drafter.block.map(|block| BlockOptions { mask: Some(mask), ..block });
+    if let Some(BlockArguments { target_layers, .. }) = block {
+        let mask = Some(target.default_mask());
+        drafter.block = drafter.block.map(|block| BlockOptions { mask, ..block });
         target = match &target_layers[..] {
             [] => {
                 let layers = target.default_feature_layers();
@@ -144,8 +147,7 @@ fn run(
     if !train(&mut trainer, steps, &interrupted)? {
         return Ok(interrupts::interrupted().into());
     }
-    let dtype = if text.f32 { Dtype::F32 } else { Dtype::Bf16 };
-    trainer.learner().drafter().export(&target, &text.out, dtype)?;
+    trainer.learner().drafter().export(&target, &text.out, Dtype::Bf16)?;
     note(format_args!("wrote {}", text.out.display()));
     Ok(ExitCode::SUCCESS)
 }

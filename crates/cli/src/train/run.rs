@@ -29,7 +29,7 @@ const WARM_UP_STEPS: u64 = 100;
 
 /// Creates the directory of a run, and locks it. Removes an earlier run if `--restart` is given.
 pub(super) fn open_run(text: &TextArguments) -> anyhow::Result<(PathBuf, Lock)> {
-    let run = text.run.clone().map_or_else(|| training_folder(&text.out), Ok)?;
+    let run = training_folder(&text.out)?;
     std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
     let lock = Lock::folder(&run).with_context(|| format!("cannot use {}", run.display()))?;
     if text.restart {
@@ -98,7 +98,7 @@ pub(super) fn train<L: Learner>(
     Ok(done)
 }
 
-/// Returns the default directory of a run: the `out` directory's name with `.training` appended.
+/// Returns the directory of a run: the `out` directory's name with `.training` appended.
 fn training_folder(out: &Path) -> anyhow::Result<PathBuf> {
     let Some(name) = out.file_name() else {
         bail!("--out is {}, which is not a directory name: choose another one", out.display())
@@ -234,7 +234,6 @@ pub(super) fn options(
                 OptimizerName::Muon => MatrixUpdate::Muon,
             },
             weight_decay: step.weight_decay,
-            max_gradient_norm: step.max_gradient_norm,
             ..OptimizerOptions::default()
         },
         seed: step.seed,

@@ -172,7 +172,7 @@ fn the_report_is_complete_and_makes_no_requests() {
         "<dt>command</dt>",
         "<dt>seed</dt>",
         "<dt>processor</dt>",
-        "<dt>commit</dt>",
+        "<dt>version</dt>",
     ] {
         assert!(page.contains(part), "no {part} in the page");
     }

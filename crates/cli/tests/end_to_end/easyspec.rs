@@ -26,8 +26,8 @@ fn layer_parallel_drafting_gives_the_text_of_plain_decoding() {
             "",
             "--lp 1",
             "--lp 2 --draft-tokens 4",
-            "--lp 3 --tree top:4x4 --calibration on-mismatch",
-            "--lp 5 --tree sampled:2,2 --calibration prefill-only",
+            "--lp 3 --tree top:4x4",
+            "--lp 5 --tree sampled:2,2",
             "--layer-groups 0-1,2-7 --calibration never",
             &from_file,
         ] {
@@ -52,10 +52,7 @@ fn invalid_strategies_are_refused_with_advice() {
         ("--layer-groups 0-3,3-7", &["layer 3 is in two layer groups", "4 was expected"]),
         ("--layer-groups 0,1-8", &["name layer 8", "8 layers, 0 to 7", "drafter"]),
         ("--layer-groups 0,1-5", &["end before layer 6", "add 6-7"]),
-        (
-            "--calibration often",
-            &["\"often\"", "every-round, during-verification, on-mismatch, prefill-only, never"],
-        ),
+        ("--calibration on-mismatch", &["\"on-mismatch\"", "every-round, never"]),
         (missing, &["cannot read the layer groups in no.txt"]),
         (&empty, &["empty.txt", "neither a layer"]),
     ];

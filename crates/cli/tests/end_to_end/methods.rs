@@ -23,7 +23,7 @@ const CONFIGURATIONS: [(&str, bool); 18] = [
     ("--drafter suffix", false),
     ("--drafter suffix --tree top:2x2", false),
     ("--lookup suffix --draft-tokens 2", true),
-    ("--lookup prompt-lookup", true),
+    ("--lookup suffix", true),
     ("--lookup suffix --tree top:3x3", true),
     ("--method ssd --lookup suffix --draft-tokens 2", true),
     ("--method ssd --draft-tokens 3", true),

@@ -46,7 +46,7 @@ fn real_time_is_compared_with_virtual_time() {
 fn a_timeline_can_be_an_svg_picture() {
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("timeline.svg");
-    let option = format!("--timeline={}", picture.display());
+    let option = format!("--trace={}", picture.display());
     simulate(&[&option, "--max-tokens=10"]).succeed();
     let svg = std::fs::read_to_string(&picture).unwrap();
     assert!(svg.starts_with("<svg ") && svg.contains("time (ms)"), "{svg}");

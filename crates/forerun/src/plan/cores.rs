@@ -23,7 +23,12 @@ pub(super) fn placement(
     let separate = models > 0 && method.is_parallel();
     let replicas = if method.has_replicas() { AUTO_REPLICAS } else { 1 };
     let placement = match &options.placement {
-        Some(_) if options.threads.is_some() => return Err(PlanError::ThreadsAndPlacement),
+        Some(_) if options.threads.is_some() => {
+            return Err(PlanError::conflict(
+                "`threads` and `placement` are both set, but a placement names its cores",
+                "leave one out",
+            ));
+        }
         Some(placement) => {
             placement.check_cores(&topology.processors())?;
             placement.clone()
@@ -51,15 +56,28 @@ pub(super) fn placement(
         Some(0) => Err(PlanError::Range {
             option: "gpu_layers",
             found: "0".into(),
-            expected: "at least 1 (for a target on cores alone, leave it out)",
+            expected: "at least 1 (for a target on cores alone, leave it out)".into(),
         }),
         Some(layers) => {
             let text = placement.to_string();
             let shared = placement.has_drafter_on_gpu_of_target();
             match placement.with_gpu_layers(layers) {
-                None => Err(PlanError::Unsplit { placement: text }),
+                None => Err(PlanError::conflict(
+                    format!(
+                        "`gpu_layers` splits a target between a GPU and cores, but the placement \
+                         is {text}"
+                    ),
+                    "write, for example, `placement = target=gpu:0/cpu:0-7`, or leave `gpu_layers` \
+                     out",
+                )),
                 Some(split) if split.has_drafter_on_gpu_of_target() && !shared => {
-                    Err(PlanError::SharesGpuOfDrafter { placement: split.to_string() })
+                    Err(PlanError::conflict(
+                        "`gpu_layers` would put layers of the target on a drafter's GPU",
+                        format!(
+                            "to let them share it, leave `gpu_layers` out and write `placement = \
+                             {split}`; otherwise name another GPU, as in `target=gpu:1/cpu:0-7`"
+                        ),
+                    ))
                 }
                 Some(split) => Ok(split),
             }
@@ -100,7 +118,11 @@ fn cost_ratio(options: &Options) -> f64 {
 fn used_cores(threads: Option<usize>, topology: &Topology) -> Result<Vec<usize>, PlanError> {
     let Some(found) = threads else { return Ok(topology.default_cores()) };
     let cores = topology.processors().len();
-    topology.cores_for(found).ok_or(PlanError::Threads { found, cores })
+    topology.cores_for(found).ok_or_else(|| PlanError::Range {
+        option: "threads",
+        found: found.to_string(),
+        expected: format!("1 to {cores}, the number of cores that this process may use"),
+    })
 }
 
 /// Refuses several devices for a drafter on the target's features: its caches cannot move to

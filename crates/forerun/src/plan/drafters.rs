@@ -64,7 +64,10 @@ pub(super) fn method_and_drafter(
     };
     match &options.draft_model {
         None if drafter.has_model() => Err(PlanError::NoDraftModel(drafter)),
-        Some(_) if !drafter.has_model() => Err(PlanError::UnusedDraftModel(drafter)),
+        Some(_) if !drafter.has_model() => Err(PlanError::conflict(
+            format!("`draft_model` is set, but `drafter = {drafter}` does not use a model"),
+            "leave one of them out",
+        )),
         None if !has_drafter && method.drafts() => Err(PlanError::NoDrafter(method)),
         _ => Ok((method, drafter)),
     }
@@ -82,7 +85,10 @@ pub(super) fn additional_drafters(
         return Ok(Vec::new());
     }
     if !method.offers(Need::SeveralDrafters) {
-        return Err(PlanError::SingleDrafter(method));
+        return Err(PlanError::conflict(
+            format!("the method {method} has one drafter"),
+            "leave `additional_drafters` out, or set another method, such as `method = auto`",
+        ));
     }
     let mut kinds = vec![first];
     for drafter in additional {
@@ -98,7 +104,12 @@ pub(super) fn additional_drafters(
         }
     }
     if let Some(&kind) = kinds.iter().find(|kind| kind.needs(Need::Feedback)) {
-        return Err(PlanError::SeveralAndFeedback(kind));
+        return Err(PlanError::conflict(
+            format!(
+                "several drafters take turns, but the drafter {kind} learns from all of its own drafts"
+            ),
+            "use another drafter, or leave `additional_drafters` out",
+        ));
     }
     Ok(additional.clone())
 }
@@ -121,7 +132,13 @@ pub(super) fn check_stages(
     let has_stages =
         |groups: &&DeviceGroups| groups.as_slice().iter().any(DeviceGroup::has_rank_stages);
     match groups.filter(has_stages) {
-        Some(groups) => Err(PlanError::EasySpecOnStages(groups.to_string())),
+        Some(groups) => Err(PlanError::conflict(
+            format!(
+                "the drafter easyspec computes several layers at the same time, but the placement \
+                 puts these on the pipeline stages {groups}"
+            ),
+            "write \"+\" in place of \"/\", or draft with `drafter = model`",
+        )),
         None => Ok(()),
     }
 }
@@ -135,8 +152,11 @@ pub(super) fn easyspec(
         return Ok(None);
     }
     if options.layers == Some(LayerStrategy::Parallel(0)) {
-        let (option, expected) = ("layer_parallel_size", "1 or more layers at a time");
-        return Err(PlanError::Range { option, found: "0".into(), expected });
+        return Err(PlanError::Range {
+            option: "layer_parallel_size",
+            found: "0".into(),
+            expected: "1 or more layers at a time".into(),
+        });
     }
     let layers = options.layers.clone().unwrap_or_default();
     Ok(Some(EasySpec { layers, calibration: options.calibration.unwrap_or_default() }))

@@ -93,7 +93,11 @@ pub(crate) struct Drafts {
 
 /// Returns the shape of drafts, and whether it adapts.
 pub(crate) fn drafts(options: &Options, drafter: DrafterKind) -> Result<Drafts, PlanError> {
-    let range = |option, found: String, expected| PlanError::Range { option, found, expected };
+    let range = |option, found: String, expected: &str| PlanError::Range {
+        option,
+        found,
+        expected: expected.into(),
+    };
     let (length, requested) = match options.draft_tokens {
         DraftTokens::Auto => (DraftLength::Auto, None),
         DraftTokens::Assisted => (DraftLength::Assisted, None),
@@ -114,8 +118,17 @@ pub(crate) fn drafts(options: &Options, drafter: DrafterKind) -> Result<Drafts, 
             (DefaultShape::Chain, DraftLength::Fixed | DraftLength::Auto) => {
                 Ok(growing(requested.unwrap_or(AUTO_LENGTH)))
             }
-            (_, DraftLength::Assisted) => Err(PlanError::AssistedTree),
-            _ => Err(PlanError::OwnTree(drafter)),
+            (_, DraftLength::Assisted) => Err(PlanError::conflict(
+                "`tree = auto` chooses the size of each draft",
+                "set `draft_tokens` to `auto`, or to the largest depth",
+            )),
+            _ => Err(PlanError::conflict(
+                format!(
+                    "`tree = auto` has no effect on the drafter {drafter}, which decides the shape \
+                     of its drafts"
+                ),
+                "leave `tree` out",
+            )),
         };
     }
     let shape = match &options.tree {

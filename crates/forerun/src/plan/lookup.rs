@@ -14,7 +14,7 @@ use std::str::FromStr;
 /// use forerun::Lookup;
 ///
 /// assert_eq!("suffix".parse(), Ok(Lookup::Suffix));
-/// assert_eq!(Lookup::PromptLookup.to_string(), "prompt-lookup");
+/// assert_eq!(Lookup::None.to_string(), "none");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lookup {
@@ -23,14 +23,11 @@ pub enum Lookup {
     None,
     /// `suffix`: suffix decoding, as [`DrafterKind::Suffix`].
     Suffix,
-    /// `prompt-lookup`: the tokens after an earlier occurrence of the last ones, as
-    /// [`DrafterKind::PromptLookup`].
-    PromptLookup,
 }
 
 impl Lookup {
     /// All lookups, `none` first.
-    pub const ALL: [Self; 3] = [Self::None, Self::Suffix, Self::PromptLookup];
+    pub const ALL: [Self; 2] = [Self::None, Self::Suffix];
 
     /// Returns its name in options.
     #[must_use]
@@ -38,7 +35,6 @@ impl Lookup {
         match self {
             Self::None => "none",
             Self::Suffix => "suffix",
-            Self::PromptLookup => "prompt-lookup",
         }
     }
 }
@@ -68,10 +64,19 @@ pub(super) fn lookup(
         return Ok(Lookup::None);
     }
     if drafter.needs(Need::Feedback) {
-        return Err(PlanError::LookupAndFeedback(drafter));
+        return Err(PlanError::conflict(
+            format!(
+                "`lookup` takes the place of some drafts, but the drafter {drafter} learns from all \
+                 of its own"
+            ),
+            "use another drafter, or leave `lookup` out",
+        ));
     }
     if !method.offers(Need::WholeDrafts) {
-        return Err(PlanError::LookupNeedsRounds(method));
+        return Err(PlanError::conflict(
+            format!("`lookup` takes the place of whole drafts, and the method {method} has none"),
+            "set `method = speculative` or `method = ssd`, or leave `lookup` out",
+        ));
     }
     Ok(options.lookup)
 }

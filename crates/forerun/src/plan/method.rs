@@ -155,13 +155,20 @@ pub(super) fn check_needs(
         return Ok(());
     }
     if options.tree != Tree::None && !method.offers(Need::Trees) {
-        return Err(PlanError::ChainsOnly(method));
+        return Err(PlanError::conflict(
+            format!("the method {method} drafts chains"),
+            "leave `tree` out, or set `method = speculative`",
+        ));
     }
     check_drafter(drafter, method)?;
     match options.draft_tokens {
-        DraftTokens::Assisted if !method.offers(Need::WholeDrafts) => {
-            Err(PlanError::AssistedNeedsRounds(method))
-        }
+        DraftTokens::Assisted if !method.offers(Need::WholeDrafts) => Err(PlanError::conflict(
+            format!(
+                "`draft_tokens = assisted` follows the outcome of whole drafts, and the method \
+                     {method} has none"
+            ),
+            "set `method = speculative`, or `draft_tokens = auto`",
+        )),
         _ => Ok(()),
     }
 }

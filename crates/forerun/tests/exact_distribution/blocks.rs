@@ -50,7 +50,7 @@ fn speculative_decoding_in_blocks_is_exact() {
 /// Block verification with drafters of every kind: on tokens, on features, approximate, failing.
 #[test]
 fn drafters_of_all_kinds_in_blocks_are_exact() {
-    let easyspec = || layer_parallel_drafter(CalibrationPolicy::OnMismatch);
+    let easyspec = || layer_parallel_drafter(CalibrationPolicy::EveryRound);
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
     let fewer = TableModel { vocab_size: VOCAB - 1, ..DRAFT_MODEL };
     let fewer =

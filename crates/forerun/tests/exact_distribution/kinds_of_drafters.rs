@@ -11,7 +11,7 @@ use crate::tables::{DRAFT_MODEL, FeatureTable, HeadsTable, LayerParallelTable, V
 use forerun::{DrafterKind, Method};
 use forerun_core::testing::is_complete;
 use forerun_core::{DraftShape, TokenId};
-use forerun_decode::{Decoder, DraftLength, Speculative, SpeculativeDraftLength};
+use forerun_decode::Decoder;
 use forerun_draft::{
     CalibrationPolicy, Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter, LookaheadDrafter,
     Masks, MedusaDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter,
@@ -39,16 +39,10 @@ fn parallel_methods_with_all_drafters_on_tokens_are_exact() {
     }
 }
 
-/// EasySpec, with every calibration policy.
+/// EasySpec, with calibration and without it.
 #[test]
 fn speculative_decoding_with_layer_parallel_rows_is_exact() {
-    for calibration in [
-        CalibrationPolicy::EveryRound,
-        CalibrationPolicy::OnMismatch,
-        CalibrationPolicy::DuringVerification,
-        CalibrationPolicy::PrefillOnly,
-        CalibrationPolicy::Never,
-    ] {
+    for calibration in [CalibrationPolicy::EveryRound, CalibrationPolicy::Never] {
         for shape in [
             chain(2),
             chain(3),
@@ -65,24 +59,10 @@ fn speculative_decoding_with_layer_parallel_rows_is_exact() {
     }
 }
 
-/// EasySpec's drafts are calibrated during their verification, which ends before or after it.
-#[test]
-fn speculative_decoding_that_calibrates_during_verification_is_exact() {
-    let drafter = || layer_parallel_drafter(CalibrationPolicy::DuringVerification);
-    for length in [1, 2, 3] {
-        let decoder = || -> Box<dyn Decoder> {
-            let policy = SpeculativeDraftLength::new(chain(length), DraftLength::Fixed);
-            Box::new(Speculative::new(policy).calibrating())
-        };
-        let name = format!("speculative, easyspec calibrated during verification, chain {length}");
-        assert_exact_in_any_order(&name, &drafter, &decoder);
-    }
-}
-
 /// EasySpec with methods that draft after unverified tokens.
 #[test]
 fn parallel_methods_with_layer_parallel_rows_are_exact() {
-    for calibration in [CalibrationPolicy::EveryRound, CalibrationPolicy::OnMismatch] {
+    for calibration in [CalibrationPolicy::EveryRound, CalibrationPolicy::Never] {
         let drafter = || layer_parallel_drafter(calibration);
         let name = format!("pearl, easyspec {calibration}");
         assert_exact(&name, &drafter, &|| pearl(2, "eager"));

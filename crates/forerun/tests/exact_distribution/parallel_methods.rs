@@ -130,7 +130,7 @@ fn ssd_is_exact() {
         let name = format!("ssd, model, chain {length}, {verdicts} verdicts");
         assert_exact_in_any_order(&name, &model_drafter, &|| ssd(length, verdicts));
     }
-    let easyspec = || layer_parallel_drafter(CalibrationPolicy::OnMismatch);
+    let easyspec = || layer_parallel_drafter(CalibrationPolicy::EveryRound);
     assert_exact_in_any_order("ssd, easyspec", &easyspec, &|| ssd(2, 3));
     let (decoder, sampling) = (|| ssd(2, 3), sampling(1.0, 0, 1.0));
     for order in [None, Some(1), Some(2), Some(3)] {

@@ -46,7 +46,7 @@ pub const DSI_PAIRS: [DsiPair; 10] = [
 /// The lookaheads that the paper tries.
 pub const DSI_LOOKAHEADS: [usize; 3] = [1, 5, 10];
 /// The largest number of replicas in the paper.
-pub(super) const DSI_REPLICAS: usize = 7;
+const DSI_REPLICAS: usize = 7;
 
 impl DsiPair {
     /// Returns the pair in nanoseconds.

@@ -14,15 +14,15 @@ use crate::{
 use forerun_lm::LayerGroups;
 
 /// The draft length in tokens.
-pub(super) const DEPTH: usize = 5;
+const DEPTH: usize = 5;
 /// Number of layers that EasySpec computes at a time.
 const LAYER_PARALLEL: usize = 4;
 /// Number of tokens in a simulated answer.
 const TOKENS: usize = 1000;
 
 /// A target and its drafter.
-pub(super) struct Family {
-    pub(super) name: &'static str,
+struct Family {
+    name: &'static str,
     /// Number of layers of the drafter.
     layers: usize,
     /// Tokens per second of the drafter by tensor-parallel size 1, 2, 4, 8 (table 1); 0 if not
@@ -40,9 +40,9 @@ pub(super) struct Family {
     methods: [[[f64; 4]; 10]; 3],
 }
 
-pub(super) const DATA: [&str; 5] = ["MMLU", "HumanEval", "MATH", "IFEval", "MGSM"];
+const DATA: [&str; 5] = ["MMLU", "HumanEval", "MATH", "IFEval", "MGSM"];
 
-pub(super) const FAMILIES: [Family; 2] = [
+const FAMILIES: [Family; 2] = [
     Family {
         name: "Llama-3 70B, 8B",
         layers: 32,
@@ -139,10 +139,6 @@ pub(super) const FAMILIES: [Family; 2] = [
 
 /// Index of speculative decoding in [`Family::methods`].
 const SPECULATIVE: usize = 0;
-/// Index of speculative decoding with trees in [`Family::methods`].
-const TREE: usize = 1;
-/// The number of tokens at each depth of the narrowest tree that the paper tries (figure 4).
-const TREE_WIDTH: usize = 4;
 /// Index of EasySpec in [`Family::methods`].
 const EASYSPEC: usize = 2;
 
@@ -157,81 +153,6 @@ fn ns(seconds: f64) -> u64 {
 }
 
 impl Family {
-    /// Returns the acceptance rate of a method on a data set, the same at every position, at which
-    /// α · depth tokens are accepted.
-    fn acceptance(&self, data: usize, method: usize) -> f64 {
-        let per_round = self.methods[method][data][3] * DEPTH as f64 + 1.0;
-        acceptance_at(per_round, |rate| tokens_per_round(rate, DEPTH))
-    }
-
-    /// Returns the acceptance rate of the ordinary drafter's chains, and that of the layer-parallel
-    /// drafter's. Of the second one, only trees are published: its chains are taken to lose as much
-    /// as its trees.
-    pub(super) fn chain_acceptances(&self, data: usize) -> [f64; 2] {
-        let [chain, tree, layer_parallel_tree] =
-            [SPECULATIVE, TREE, EASYSPEC].map(|method| self.acceptance(data, method));
-        [chain, chain * layer_parallel_tree / tree]
-    }
-
-    /// Returns the costs of the ordinary drafter on one device and of the layer-parallel drafter on
-    /// four.
-    pub(super) fn draft_costs(&self) -> [Cost; 2] {
-        [SPECULATIVE, EASYSPEC].map(|method| self.draft_cost(method))
-    }
-
-    /// Returns the cost of another drafter whose passes take `pass_ns` nanoseconds, computed as
-    /// this family's on four devices.
-    pub(super) fn layer_parallel(&self, pass_ns: u64) -> Cost {
-        let [exact, mut cost] = self.draft_costs();
-        let share = pass_ns as f64 / exact.pass_ns(1, 1) as f64;
-        if let ForwardCost::Layers { attention_ns, mlp_ns, .. } = &mut cost.forward {
-            let scaled = |ns: u64| (ns as f64 * share).round() as u64;
-            (*attention_ns, *mlp_ns) = (scaled(*attention_ns), scaled(*mlp_ns));
-        }
-        cost
-    }
-
-    /// Returns the mean factor by which layer parallelism lowers the acceptance rate at temperature
-    /// 0.
-    pub(super) fn acceptance_factor(&self) -> f64 {
-        let factor = |data| {
-            let [chain, layer_parallel] = self.chain_acceptances(data);
-            layer_parallel / chain
-        };
-        (0..DATA.len()).map(factor).sum::<f64>() / DATA.len() as f64
-    }
-
-    /// Returns the cost of the target on two devices, on four, or on eight. A chain and a tree of
-    /// EasySpec's take longer than one row as on eight.
-    pub(super) fn target_cost(&self, devices: usize) -> Cost {
-        let speed = self.target[devices.ilog2() as usize];
-        let times = |method| self.verification(method) * self.target[3];
-        let tree_rows = TREE_WIDTH * DEPTH + 1;
-        let points = [(1, 1.0), (DEPTH + 1, times(SPECULATIVE)), (tree_rows, times(EASYSPEC))];
-        let points = points.map(|(rows, times)| (rows, ns(times / speed))).to_vec();
-        Cost { forward: ForwardCost::Rows { points }, layers: 80, ..Cost::constant(0) }
-    }
-
-    /// Returns the cost of verifying EasySpec's trees on eight devices, up to `depth` tokens deep.
-    /// A tree is simulated as a chain, whose rows cost as much as those of the tree.
-    pub(super) fn tree_cost(&self, depth: usize) -> Cost {
-        let cost = self.target_cost(8);
-        let of_depth = |depth: usize| (depth + 1, cost.forward.ns(TREE_WIDTH * depth + 1));
-        let points = (0..=depth).map(of_depth).collect();
-        Cost { forward: ForwardCost::Rows { points }, ..cost }
-    }
-
-    /// Returns the acceptance rate of EasySpec's trees on a data set at temperature 0.
-    pub(super) fn tree_acceptance(&self, data: usize) -> f64 {
-        self.acceptance(data, EASYSPEC)
-    }
-
-    /// Returns the published speed of EasySpec on a data set at temperature 0 over the target on
-    /// eight devices.
-    pub(super) fn published(&self, data: usize) -> f64 {
-        self.parallel[data] / self.methods[EASYSPEC][data][2]
-    }
-
     /// Returns the seconds of a verification by a method, from the first data set.
     fn verification(&self, method: usize) -> f64 {
         let [_, verification, _, alpha] = self.methods[method][0];

@@ -5,7 +5,6 @@
 //! what an ideal implementation would reach. A published value above it cannot be explained by the
 //! method alone.
 
-mod composed;
 mod divisions;
 mod dsi;
 mod easyspec;
@@ -77,9 +76,6 @@ pub enum PaperTable {
     /// PEARL with drafters that read the target's features, compared with speculative decoding. It
     /// is in no paper.
     PearlFeatures,
-    /// Compositions of the papers, compared with each paper alone in its own setting. They are in
-    /// no paper.
-    Composed,
     /// A 70B target with an 8B drafter on 2 to 16 hosts. It is in no paper.
     Hosts,
     /// A target with a quarter-size drafter on 4 to 64 cores, from measured costs. It is in no
@@ -92,7 +88,7 @@ pub enum PaperTable {
 
 impl PaperTable {
     /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 22] = [
+    pub const NAMES: [(Self, &str); 21] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
         (Self::PearlAblations, "pearl-4"),
@@ -111,7 +107,6 @@ impl PaperTable {
         (Self::Ssd, "ssd"),
         (Self::SsdPairs, "ssd-pairs"),
         (Self::PearlFeatures, "pearl-features"),
-        (Self::Composed, "composed"),
         (Self::Hosts, "hosts"),
         (Self::Cores, "cores"),
         (Self::Gpus, "gpus"),
@@ -163,7 +158,6 @@ impl PaperTable {
             Self::Ssd => ssd::published(texts),
             Self::SsdPairs => ssd::pairs(texts),
             Self::PearlFeatures => parallelspec::pearl_features(texts),
-            Self::Composed => composed::composed(texts),
             Self::Hosts => hosts::fastest(texts),
             Self::Cores => machines::cores(texts),
             Self::Gpus => machines::gpus(texts),

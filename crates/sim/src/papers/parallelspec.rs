@@ -8,9 +8,9 @@ use crate::{AcceptanceModel, Cost, ForwardCost, SimError, SimulatedMethod, Simul
 
 /// A published mean over Spec-Bench at temperature 0.
 #[derive(Clone, Copy)]
-pub(super) struct Speed {
+struct Speed {
     /// The speed over plain decoding.
-    pub(super) speedup: f64,
+    speedup: f64,
     /// The tokens that a round commits.
     tokens: f64,
 }
@@ -27,76 +27,61 @@ impl Speed {
 
     /// Returns the acceptance rate at which chains of [`POSITIONS`] tokens commit as many tokens as
     /// the paper's trees.
-    pub(super) fn acceptance(self) -> f64 {
+    fn acceptance(self) -> f64 {
         acceptance_at(self.tokens, |rate| tokens_per_round(rate, POSITIONS))
     }
 }
 
 /// The number of positions of a draft: a token and four masks, or the depth of EAGLE's tree.
-pub(super) const POSITIONS: usize = 5;
+const POSITIONS: usize = 5;
 
 /// A target of table 1 with its drafters.
-pub(super) struct SpecBenchTarget {
-    pub(super) name: &'static str,
+struct SpecBenchTarget {
+    name: &'static str,
     eagle: Speed,
     /// ParallelSpec in EAGLE's place, which reads features.
-    pub(super) on_features: Speed,
-    /// ParallelSpec in the place of Medusa's heads, which reads tokens.
-    pub(super) on_tokens: Option<Speed>,
+    on_features: Speed,
 }
 
-pub(super) const VICUNA_7B: SpecBenchTarget = SpecBenchTarget {
-    name: "Vicuna 7B",
-    eagle: Speed::new(2.18, 3.58),
-    on_features: Speed::new(2.55, 3.52),
-    on_tokens: Some(Speed::new(2.31, 3.31)),
-};
-
-pub(super) const VICUNA_13B: SpecBenchTarget = SpecBenchTarget {
-    name: "Vicuna 13B",
-    eagle: Speed::new(2.39, 3.64),
-    on_features: Speed::new(2.64, 3.56),
-    on_tokens: Some(Speed::new(2.52, 3.34)),
-};
-
-pub(super) const SPEC_BENCH: [SpecBenchTarget; 4] = [
-    VICUNA_7B,
-    VICUNA_13B,
+const SPEC_BENCH: [SpecBenchTarget; 4] = [
+    SpecBenchTarget {
+        name: "Vicuna 7B",
+        eagle: Speed::new(2.18, 3.58),
+        on_features: Speed::new(2.55, 3.52),
+    },
+    SpecBenchTarget {
+        name: "Vicuna 13B",
+        eagle: Speed::new(2.39, 3.64),
+        on_features: Speed::new(2.64, 3.56),
+    },
     SpecBenchTarget {
         name: "Llama 2 7B",
         eagle: Speed::new(2.40, 3.55),
         on_features: Speed::new(2.74, 3.49),
-        on_tokens: None,
     },
     SpecBenchTarget {
         name: "Llama 2 13B",
         eagle: Speed::new(2.60, 3.66),
         on_features: Speed::new(2.84, 3.60),
-        on_tokens: None,
     },
 ];
 
 /// The time of a target pass over one row, in nanoseconds. Only ratios matter.
-pub(super) const TARGET_NS: f64 = 30e6;
+const TARGET_NS: f64 = 30e6;
 
 impl SpecBenchTarget {
     /// Returns the time of a pass of the drafter, in passes of the target. EAGLE's rounds have as
     /// many of them as positions, ParallelSpec's have one, and the rest of a round is the same.
-    pub(super) fn draft_pass(&self) -> f64 {
+    fn draft_pass(&self) -> f64 {
         (self.eagle.round() - self.on_features.round()) / (POSITIONS - 1) as f64
-    }
-
-    /// Returns the drafter's cost with a target whose pass takes `target_ns` nanoseconds.
-    pub(super) fn drafter(&self, target_ns: f64) -> Cost {
-        Cost::one_pass((self.draft_pass() * target_ns) as u64)
     }
 
     /// Returns the cost of the target. A verification takes what ParallelSpec's round takes without
     /// its pass.
-    pub(super) fn target(&self, of: Speed, target_ns: f64) -> Cost {
-        let verification = of.round() - self.draft_pass();
+    fn target(&self) -> Cost {
+        let verification = self.on_features.round() - self.draft_pass();
         let points = [(1, 1.0), (2, verification), (3, verification)];
-        let points = points.map(|(rows, passes)| (rows, (passes * target_ns) as u64)).to_vec();
+        let points = points.map(|(rows, passes)| (rows, (passes * TARGET_NS) as u64)).to_vec();
         Cost { forward: ForwardCost::Rows { points }, layers: 32, ..Cost::constant(0) }
     }
 }
@@ -164,7 +149,7 @@ fn of_table_1() -> Vec<FeatureDrafter> {
                 target: target.name.to_owned(),
                 name,
                 drafter: Cost { reads_features: true, ..drafter },
-                verifier: target.target(target.on_features, TARGET_NS),
+                verifier: target.target(),
                 acceptance,
                 rate: speed.acceptance(),
                 positions: POSITIONS,

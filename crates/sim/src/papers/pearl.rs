@@ -124,21 +124,14 @@ impl PearlPair {
     }
 }
 
-/// Returns the pairs with their published speedups of PEARL over autoregressive decoding (table 1).
-pub(super) fn pairs() -> impl Iterator<Item = (Pair, f64)> {
+/// Returns the pairs' times of passes and acceptance rates.
+pub(super) fn pairs() -> impl Iterator<Item = Pair> {
     let ns = |speed: f64| (1e9 / speed) as u64;
-    PEARL_PAIRS.iter().map(move |pair| {
-        let (target_ns, draft_ns) = (ns(pair.target_speed), ns(pair.draft_speed));
-        let acceptance = pair.acceptance();
-        (Pair { name: pair.name, target_ns, draft_ns, acceptance }, pair.published[1])
-    })
-}
-
-/// Returns the same with the acceptance rate that follows from PEARL's published run length (table
-/// 7), which is higher.
-pub(super) fn pairs_at_run_length() -> impl Iterator<Item = (Pair, f64)> {
-    PEARL_PAIRS.iter().zip(pairs()).map(|(published, (pair, speedup))| {
-        (Pair { acceptance: published.acceptance_at_run_length(), ..pair }, speedup)
+    PEARL_PAIRS.iter().map(move |pair| Pair {
+        name: pair.name,
+        target_ns: ns(pair.target_speed),
+        draft_ns: ns(pair.draft_speed),
+        acceptance: pair.acceptance(),
     })
 }
 

@@ -134,7 +134,7 @@ pub(super) fn published(texts: u64) -> Result<PublishedTable, SimError> {
 
 /// SSD with the times and the acceptance of the papers on PEARL, DSI and SSD.
 pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
-    let of_pearl = pearl::pairs().map(|(pair, _)| ("PEARL", pair));
+    let of_pearl = pearl::pairs().map(|pair| ("PEARL", pair));
     let of_dsi = DSI_PAIRS.iter().map(DsiPair::in_ns).map(|pair| ("DSI", pair));
     let of_ssd = SSD_PAIRS.iter().map(SsdPair::in_ns).map(|pair| ("SSD", pair));
     let mut rows = Vec::new();

@@ -28,7 +28,7 @@ pub(crate) fn nonzero_count(most: u64) -> impl TypedValueParser<Value = NonZero<
     count(1..=most).try_map(|count| NonZero::new(count).ok_or("it must be at least 1"))
 }
 
-const PAPER_TABLES: [Name; 22] = [
+const PAPER_TABLES: [Name; 21] = [
     ("pearl-1", "PEARL, table 1: speed"),
     ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
     ("pearl-4", "PEARL, table 4: ablations"),
@@ -50,7 +50,6 @@ const PAPER_TABLES: [Name; 22] = [
         "pearl-features",
         "PEARL with drafters that read the target's features, against speculative decoding",
     ),
-    ("composed", "The papers combined, against each alone"),
     ("hosts", "A 70B target with an 8B drafter on 2 to 16 hosts"),
     ("cores", "A target with a drafter of a quarter of its size on 2 to 64 cores"),
     ("gpus", "An 8B target with a 1.2B drafter on one to eight GPUs"),
