@@ -389,12 +389,9 @@ fn layer_parallel(pair: &Pair) -> Drafter {
 /// The pairs of PEARL and DSI for whose target or drafter another paper has a drafter.
 fn of_pairs(texts: u64) -> Result<Vec<Setting>, SimError> {
     let mut settings = Vec::new();
-    let of_speculative = pearl::pairs().map(|pair| ("", pair));
-    let of_runs = pearl::pairs_at_run_length().map(|pair| (", at PEARL's run length", pair));
-    for (acceptance, (pair, published)) in of_speculative.chain(of_runs) {
+    for (pair, published) in pearl::pairs() {
         let alone = alone(("PEARL", SimulatedMethod::Pearl), &pair, Some(published), texts)?;
-        let name = format!("{}{acceptance}", pair.name);
-        settings.push(Setting { pair: name, drafter: layer_parallel(&pair), ..alone });
+        settings.push(Setting { drafter: layer_parallel(&pair), ..alone });
     }
     for pair in DSI_PAIRS.iter().map(DsiPair::in_ns) {
         let drafter = match pair.name {
@@ -453,8 +450,7 @@ pub(super) fn composed(texts: u64) -> Result<PublishedTable, SimError> {
                all eight devices, under DSI as two or four replicas. ParallelSpec's settings: its table 1, from which \
                pass times follow as in `pearl-features`; the pass of its drafter on tokens, too, follows from the drafters \
                on features. PEARL and SSD have a device more for the drafter, DSI also up to four targets. PEARL's: its \
-               tables 7, 10 and 14; at PEARL's run length, the acceptance of both sides follows from table 7 as in `pearl-1`. \
-               DSI's: its table 2, with up to seven replicas. Acceptance: chains of the papers' own drafters as \
+               tables 7, 10 and 14. DSI's: its table 2, with up to seven replicas. Acceptance: chains of the papers' own drafters as \
                published. ParallelSpec's as if chains committed as many tokens as its trees. Layer parallelism lowers chains by \
                as much as EasySpec's trees; other drafters of PEARL and DSI are accelerated as Llama 3 8B is, and Vicuna's \
                drafters have Spec-Bench's acceptance. Rows: EasySpec's targets take longer for more rows, as published for \
