@@ -55,7 +55,7 @@ impl Scenario {
     /// Decodes, checks the text, and returns the time until the last token.
     fn run(&self, decoder: &mut dyn Decoder) -> Result<(u64, SimCluster), DecodeError> {
         let oracle = Oracle { seed: self.seed, drafters: self.acceptance.clone() };
-        let device = |name: String, role, ns: u64| {
+        let device = |name: String, role: Role, ns: u64| {
             let passes = self.prompt_passes.map(|[drafter, target]| match role {
                 Role::Drafter(_) => drafter,
                 Role::Target(_) => target,
