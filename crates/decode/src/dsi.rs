@@ -27,8 +27,8 @@
 //!   that agree share rows.
 //! * All replicas read a long prompt at once, in jobs that no rejection cancels, and get rows when
 //!   they have read it: a job on a replica that has not takes longer than a pass, and its
-//!   cancellation would lose what was read. In the same way, a replica that has missed many committed
-//!   tokens, as in a pause, first reads them.
+//!   cancellation would lose what was read. In the same way, a replica that has missed many
+//!   committed tokens, as in a pause, first reads them.
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to
 //!   what the lookahead allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.

@@ -53,8 +53,8 @@ impl Replicas {
         Self { all, active, unused, first_has_read_all: false }
     }
 
-    /// Returns whether a replica is free: it has no active job, has read the prompt if that is long,
-    /// and has missed at most `max_lag` committed tokens.
+    /// Returns whether a replica is free: it has no active job, has read the prompt if that is
+    /// long, and has missed at most `max_lag` committed tokens.
     pub(crate) fn has_free(&self, max_lag: usize, sequence: &Sequence) -> bool {
         self.idle().any(|replica| !self.must_read(replica, max_lag, sequence))
     }
@@ -108,9 +108,9 @@ impl Replicas {
     }
 
     /// Returns the replica that should get a job: the one with the fewest active jobs, then one
-    /// that need not read first, then the one with the fewest unused jobs, which may still run, then
-    /// the one that has read the most committed tokens, because it reads the others before the
-    /// job's rows.
+    /// that need not read first, then the one with the fewest unused jobs, which may still run,
+    /// then the one that has read the most committed tokens, because it reads the others before
+    /// the job's rows.
     fn best(&self, max_lag: usize, sequence: &Sequence) -> Option<usize> {
         self.healthy().min_by_key(|&replica| {
             let [active, unused] = [&self.active, &self.unused].map(|jobs| jobs_of(replica, jobs));
