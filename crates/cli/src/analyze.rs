@@ -1,4 +1,6 @@
-//! `forerun analyze layers`: compares the strategies of EasySpec's drafter.
+//! `forerun analyze`. `forerun analyze layers` compares the strategies of EasySpec's drafter.
+
+mod acceptance;
 
 use crate::arguments::{Analyze, LayersArguments};
 use crate::export::ensure_not_part_of;
@@ -22,8 +24,10 @@ const LARGEST_GROUP: usize = 4;
 
 /// Runs an analysis and prints its results.
 pub(crate) fn run(analyze: &Analyze) -> anyhow::Result<ExitCode> {
-    let Analyze::Layers(arguments) = analyze;
-    layers(arguments)
+    match analyze {
+        Analyze::Layers(arguments) => layers(arguments),
+        Analyze::Acceptance(arguments) => acceptance::run(arguments),
+    }
 }
 
 fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {

@@ -25,8 +25,10 @@
 //!
 //! * Jobs share no rows. The last row of one job tests the first token of the next, and drafters
 //!   that agree share rows.
-//! * A replica that has missed many committed tokens, as in a pause, first reads them, in a job whose
-//!   scores are not used.
+//! * All replicas read a long prompt at once, in jobs that no rejection cancels, and get rows when
+//!   they have read it: a job on a replica that has not takes longer than a pass, and its
+//!   cancellation would lose what was read. In the same way, a replica that has missed many
+//!   committed tokens, as in a pause, first reads them.
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to
 //!   what the lookahead allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
@@ -187,7 +189,9 @@ impl Threads {
         if longest > 0 && self.first_missing_row(longest, frontier) == frontier {
             self.submit_rows(longest, sequence, cluster)?;
         }
-        (0..self.chains.len()).try_for_each(|index| self.submit_rows(index, sequence, cluster))
+        (0..self.chains.len()).try_for_each(|index| self.submit_rows(index, sequence, cluster))?;
+        // The other replicas read a long prompt meanwhile.
+        if drafts { self.replicas.catch_up(usize::MAX, sequence, cluster) } else { Ok(()) }
     }
 
     /// Returns whether to draft now. It does not depend on measured times if the text of a seed
@@ -234,7 +238,9 @@ impl Threads {
             if count == 0 || !is_due {
                 break;
             }
-            if !self.replicas.has_free(max_lag) {
+            // The row at the frontier does not wait until a replica has read the prompt.
+            let is_first = first_row == frontier && self.replicas.have_read_nothing();
+            if !is_first && !self.replicas.has_free(max_lag, sequence) {
                 self.replicas.catch_up(max_lag, sequence, cluster)?;
                 break;
             }

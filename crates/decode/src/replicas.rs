@@ -10,9 +10,14 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default)]
 struct Replica {
     failed: bool,
-    /// The number of tokens that were committed when the last of its completed jobs was submitted.
+    /// The number of tokens that were committed when the last of its completed jobs was submitted;
+    /// 0 before its first completed job. A cancelled job may have read the prompt, or not.
     read: usize,
 }
+
+/// A replica reads a prompt of more tokens alone, before it gets rows: a job with rows may be
+/// cancelled, and what it has read is lost.
+const MAX_PROMPT_WITH_ROWS: usize = 8;
 
 /// A job that was submitted to a replica.
 struct ReplicaJob {
@@ -48,10 +53,23 @@ impl Replicas {
         Self { all, active, unused, first_has_read_all: false }
     }
 
-    /// Returns whether a replica is free: it has no active job, and has missed at most `max_lag`
-    /// committed tokens.
-    pub(crate) fn has_free(&self, max_lag: usize) -> bool {
-        self.idle().any(|replica| self.lag(replica) <= max_lag)
+    /// Returns whether a replica is free: it has no active job, has read the prompt if that is
+    /// long, and has missed at most `max_lag` committed tokens.
+    pub(crate) fn has_free(&self, max_lag: usize, sequence: &Sequence) -> bool {
+        self.idle().any(|replica| !self.must_read(replica, max_lag, sequence))
+    }
+
+    /// Returns whether no replica has completed a job.
+    pub(crate) fn have_read_nothing(&self) -> bool {
+        self.healthy().all(|replica| self.all[replica].read == 0)
+    }
+
+    /// Returns whether a replica should read what it has missed before it gets rows.
+    fn must_read(&self, replica: usize, max_lag: usize, sequence: &Sequence) -> bool {
+        match self.all[replica].read {
+            0 if sequence.prompt_len() > MAX_PROMPT_WITH_ROWS => true,
+            _ => self.lag(replica) > max_lag,
+        }
     }
 
     fn idle(&self) -> impl Iterator<Item = usize> {
@@ -64,17 +82,18 @@ impl Replicas {
         most.saturating_sub(self.all[replica].read)
     }
 
-    /// Submits jobs in which idle replicas that have missed more than `max_lag` tokens read them.
-    /// Nothing waits for these jobs.
+    /// Submits jobs in which idle replicas read a long prompt, or the tokens of which they have
+    /// missed more than `max_lag`. No row waits for these jobs, and no rejection cancels them.
     pub(crate) fn catch_up(
         &mut self,
         max_lag: usize,
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let lags =
-            |&replica: &usize| self.lag(replica) > max_lag && jobs_of(replica, &self.unused) == 0;
-        for replica in self.idle().filter(lags).collect::<Vec<_>>() {
+        let begins = |&replica: &usize| {
+            self.must_read(replica, max_lag, sequence) && jobs_of(replica, &self.unused) == 0
+        };
+        for replica in self.idle().filter(begins).collect::<Vec<_>>() {
             let task = ScoreTask::next_row(sequence.tokens().len());
             if let Some(ticket) = self.try_submit(replica, &task, sequence, cluster)? {
                 self.unused.insert(ticket, ReplicaJob { replica, task });
@@ -89,13 +108,14 @@ impl Replicas {
     }
 
     /// Returns the replica that should get a job: the one with the fewest active jobs, then one
-    /// that does not lag, then the one with the fewest unused jobs, which may still run, then the
-    /// one that has read the most committed tokens, because it reads the others before the job's
-    /// rows.
-    fn best(&self, max_lag: usize) -> Option<usize> {
+    /// that need not read first, then the one with the fewest unused jobs, which may still run,
+    /// then the one that has read the most committed tokens, because it reads the others before
+    /// the job's rows.
+    fn best(&self, max_lag: usize, sequence: &Sequence) -> Option<usize> {
         self.healthy().min_by_key(|&replica| {
             let [active, unused] = [&self.active, &self.unused].map(|jobs| jobs_of(replica, jobs));
-            (active, self.lag(replica) > max_lag, unused, Reverse(self.all[replica].read))
+            let must_read = self.must_read(replica, max_lag, sequence);
+            (active, must_read, unused, Reverse(self.all[replica].read))
         })
     }
 
@@ -110,7 +130,7 @@ impl Replicas {
         if std::mem::take(&mut self.first_has_read_all) {
             self.all.iter_mut().take(1).for_each(|first| first.read = sequence.tokens().len());
         }
-        while let Some(replica) = self.best(max_lag) {
+        while let Some(replica) = self.best(max_lag, sequence) {
             if let Some(ticket) = self.try_submit(replica, &task, sequence, cluster)? {
                 self.active.insert(ticket, ReplicaJob { replica, task });
                 return Ok(());
@@ -286,7 +306,7 @@ mod tests {
         assert_eq!((setup.submit(1).1, setup.submit(2).1), (0, 1));
         setup.replicas.retain(|task| task.committed == 1, &mut setup.cluster);
         assert_eq!((setup.submit(3).1, setup.submit(4).1), (2, 1));
-        assert!(!setup.replicas.has_free(MAX_LAG));
+        assert!(!setup.replicas.has_free(MAX_LAG, &setup.sequence));
     }
 
     #[test]
@@ -310,14 +330,52 @@ mod tests {
         assert_eq!(replica, 0);
         setup.complete(ticket, scores());
         assert_eq!(setup.submit(101).1, 0, "the other one has read nothing");
-        assert!(!setup.replicas.has_free(MAX_LAG));
+        assert!(!setup.replicas.has_free(MAX_LAG, &setup.sequence));
         for _ in 0..2 {
             setup.replicas.catch_up(MAX_LAG, &mut setup.sequence, &mut setup.cluster).unwrap();
         }
         assert_eq!(setup.cluster.0, [0, 0, 1]);
         assert!(matches!(setup.complete(Ticket(2), scores()), Completed::Other(_)));
-        assert!(setup.replicas.has_free(MAX_LAG));
+        assert!(setup.replicas.has_free(MAX_LAG, &setup.sequence));
         assert_eq!(setup.submit(102).1, 1);
+    }
+
+    #[test]
+    fn replicas_read_a_long_prompt_at_once_and_rows_go_to_those_that_have() {
+        let mut setup = Setup::new(3);
+        assert!(setup.replicas.have_read_nothing());
+        let (first, replica) = setup.submit(50);
+        assert_eq!(replica, 0);
+        let catch_up = |setup: &mut Setup| {
+            let Setup { replicas, sequence, cluster } = setup;
+            replicas.catch_up(usize::MAX, sequence, cluster).unwrap();
+        };
+        catch_up(&mut setup);
+        catch_up(&mut setup);
+        assert_eq!(setup.cluster.0, [0, 1, 2]);
+        // A rejection cancels none of them.
+        setup.replicas.retain(|task| task.committed == 50, &mut setup.cluster);
+        assert!(!setup.replicas.has_free(usize::MAX, &setup.sequence));
+        assert!(matches!(setup.complete(first, scores()), Completed::Scores(..)));
+        assert!(!setup.replicas.have_read_nothing());
+        let (row, replica) = setup.submit(51);
+        assert_eq!(replica, 0, "the others are still reading");
+        // A cancelled job says nothing about what a replica has read.
+        setup.complete(Ticket(1), Err(JobError::Cancelled));
+        assert!(!setup.replicas.has_free(usize::MAX, &setup.sequence));
+        setup.complete(Ticket(2), scores());
+        setup.complete(row, scores());
+        assert_eq!((setup.submit(52).1, setup.submit(53).1), (0, 2));
+    }
+
+    #[test]
+    fn replicas_read_a_short_prompt_with_their_first_rows() {
+        let mut setup = Setup::new(2);
+        assert_eq!(setup.submit(8).1, 0);
+        let Setup { replicas, sequence, cluster } = &mut setup;
+        replicas.catch_up(usize::MAX, sequence, cluster).unwrap();
+        assert_eq!(cluster.0, [0]);
+        assert!(replicas.has_free(usize::MAX, sequence));
     }
 
     #[test]

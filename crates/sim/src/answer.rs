@@ -10,9 +10,15 @@ use forerun_decode::{Limits, Sequence, Statistics, generate};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
-/// Number of tokens in the simulated prompt. Its cost is in [`Cost::first_ns`], whatever its
-/// length.
-pub(crate) const PROMPT: usize = 1;
+/// The number of tokens of a prompt that takes time ([`Cost::first_ns`]), whatever its length. DSI's
+/// replicas do not read so many along with other rows.
+const PROMPT: usize = 64;
+
+/// Returns the number of tokens in the prompt of simulations with devices of these costs: 1 if it
+/// takes no time.
+pub(crate) fn prompt_tokens<'a>(costs: impl IntoIterator<Item = &'a Cost>) -> usize {
+    if costs.into_iter().any(|cost| cost.first_ns.is_some()) { PROMPT } else { 1 }
+}
 
 /// A simulation of drafters and target replicas, each on its own device.
 ///
@@ -199,6 +205,11 @@ impl Simulation {
         drafters.chain(of("target", Role::Target, &self.targets)).collect()
     }
 
+    /// Returns the number of tokens in the prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        prompt_tokens(self.drafters.iter().chain(&self.targets))
+    }
+
     fn cluster(&self) -> Result<SimCluster, SimError> {
         self.check()?;
         SimCluster::new(self.devices(), self.oracle(), self.cancellation, self.faults.clone())
@@ -233,9 +244,9 @@ impl Simulation {
         cluster: &mut dyn Cluster,
         id: SequenceId,
     ) -> Result<Statistics, SimError> {
-        let oracle = self.oracle().of_sequence(id);
-        let (answer, statistics) = self.generate_on(cluster, id, oracle.text(PROMPT))?;
-        let is_text = (PROMPT..).zip(&answer).all(|(at, &token)| token == oracle.token(at));
+        let (oracle, prompt) = (self.oracle().of_sequence(id), self.prompt_tokens());
+        let (answer, statistics) = self.generate_on(cluster, id, oracle.text(prompt))?;
+        let is_text = (prompt..).zip(&answer).all(|(at, &token)| token == oracle.token(at));
         if is_text && answer.len() == self.max_tokens {
             return Ok(statistics);
         }

@@ -48,6 +48,8 @@ pub(crate) struct Work {
     rows: Vec<usize>,
     /// The time of the prompt and one row, if the first pass includes the prompt.
     prompt_ns: Option<u64>,
+    /// The number of the prompt's rows without the last one, if the first pass includes them.
+    prompt_rows: usize,
     /// Whether it starts a round of a layer-parallel drafter.
     starts_round: bool,
 }
@@ -55,7 +57,7 @@ pub(crate) struct Work {
 impl Work {
     /// Returns the work of a job without any pass.
     pub(crate) fn none() -> Self {
-        Self { rows: Vec::new(), prompt_ns: None, starts_round: false }
+        Self { rows: Vec::new(), prompt_ns: None, prompt_rows: 0, starts_round: false }
     }
 
     /// Returns the number of rows of a pass; 0 after the last one.
@@ -68,7 +70,7 @@ impl Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pass {
     ns: u64,
-    /// The rows of all sequences.
+    /// The rows of all sequences, with those of prompts.
     rows: usize,
     sequences: usize,
 }
@@ -82,6 +84,7 @@ impl Pass {
             false => cost.pass_ns(rows, sequences),
         };
         let prompts: Vec<u64> = batch.iter().filter_map(|work| work.prompt_ns).collect();
+        let prompt_rows: usize = batch.iter().map(|work| work.prompt_rows).sum();
         let ns = match prompts.len() {
             0 => base_ns,
             // Other rows are added to the time of the prompts.
@@ -90,7 +93,7 @@ impl Pass {
                 prompts.iter().sum::<u64>() + other_ns
             }
         };
-        Self { ns, rows, sequences }
+        Self { ns, rows: rows + prompt_rows, sequences }
     }
 
     /// Returns a later pass.
@@ -169,7 +172,9 @@ impl Passes {
     pub(crate) fn cost_after(&self, ns: u64) -> JobCost {
         let mut cost = JobCost::default();
         for (index, pass) in self.passes.iter().enumerate().take(self.done_after(ns)) {
-            cost.add_pass(self.work.rows(index), pass.rows, pass.sequences, pass.ns);
+            let prompt_rows = if index == 0 { self.work.prompt_rows } else { 0 };
+            let own_rows = self.work.rows(index) + prompt_rows;
+            cost.add_pass(own_rows, pass.rows, pass.sequences, pass.ns);
         }
         cost
     }
@@ -255,8 +260,9 @@ impl CacheState {
             Job::Score(ScoreJob { tree, .. }) => vec![missing + tree.len()],
         };
         let prompt_ns = cost.first_ns.filter(|_| held.is_none());
+        let prompt_rows = prompt_ns.map_or(0, |_| prompt_len.saturating_sub(1));
         let starts_round = self.round_start(role, job.sequence(), tokens).is_none();
-        Work { rows, prompt_ns, starts_round }
+        Work { rows, prompt_ns, prompt_rows, starts_round }
     }
 
     /// Returns the number of tokens before the round of a layer-parallel drafter that goes on after

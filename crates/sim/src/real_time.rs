@@ -3,7 +3,6 @@
 //! The cluster is the one that runs real models. The difference to virtual time is the cost of
 //! threads, queues and verification.
 
-use crate::answer::PROMPT;
 use crate::device::CacheState;
 use crate::oracle::{CachedOracle, Prefix, VOCABULARY, features};
 use crate::{Cancellation, Device, SimError, Simulation};
@@ -58,6 +57,7 @@ impl Simulation {
 
     fn worker(&self, device: Device) -> WorkerSpec {
         let (oracle, cancellation) = (self.oracle(), self.cancellation);
+        let prompt_len = self.prompt_tokens();
         let (name, roles) = (device.name.clone(), device.roles.clone());
         let engine = move || {
             let model = |role| SleepingModel {
@@ -66,6 +66,7 @@ impl Simulation {
                 cache: CacheState::default(),
                 oracle: CachedOracle::new(oracle.clone()),
                 cancellation,
+                prompt_len,
             };
             device.roles.iter().fold(Engine::new(), |engine, &role| match role {
                 Role::Drafter(index) => engine.with_drafter(index, model(role)),
@@ -89,6 +90,7 @@ struct SleepingModel {
     cache: CacheState,
     oracle: CachedOracle,
     cancellation: Cancellation,
+    prompt_len: usize,
 }
 
 impl SleepingModel {
@@ -98,7 +100,7 @@ impl SleepingModel {
         let job = Job::Score(ScoreJob {
             sequence,
             tokens: tokens.into(),
-            prompt_len: PROMPT,
+            prompt_len: self.prompt_len,
             tree: tree.clone(),
             sampling: Sampling::greedy(),
             logprobs: None,

@@ -23,6 +23,9 @@ struct Scenario {
     target_ns: u64,
     replicas: usize,
     lookahead: usize,
+    /// The time of the first pass of a drafter and of a target, which reads the prompt, in later
+    /// passes; `None` if the prompt takes no time.
+    prompt_passes: Option<[f64; 2]>,
     /// The acceptance of each drafter.
     acceptance: Vec<AcceptanceModel>,
     seed: u64,
@@ -40,6 +43,7 @@ impl Scenario {
             target_ns,
             replicas,
             lookahead,
+            prompt_passes: None,
             acceptance: vec![AcceptanceModel::Iid(acceptance)],
             seed,
             tokens: 60,
@@ -51,10 +55,14 @@ impl Scenario {
     /// Decodes, checks the text, and returns the time until the last token.
     fn run(&self, decoder: &mut dyn Decoder) -> Result<(u64, SimCluster), DecodeError> {
         let oracle = Oracle { seed: self.seed, drafters: self.acceptance.clone() };
-        let device = |name: String, role, ns| Device {
-            name,
-            roles: vec![role],
-            cost: Cost { layers: 4, ..Cost::constant(ns) },
+        let device = |name: String, role: Role, ns: u64| {
+            let passes = self.prompt_passes.map(|[drafter, target]| match role {
+                Role::Drafter(_) => drafter,
+                Role::Target(_) => target,
+            });
+            let first_ns = passes.map(|passes| (ns as f64 * passes) as u64);
+            let cost = Cost { layers: 4, first_ns, ..Cost::constant(ns) };
+            Device { name, roles: vec![role], cost }
         };
         let drafters = self.acceptance.len();
         let drafter =
@@ -66,7 +74,8 @@ impl Scenario {
                 .unwrap();
         let limits =
             Limits { max_tokens: self.tokens, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
+        let prompt = oracle.text(if self.prompt_passes.is_some() { 50 } else { 3 });
+        let mut sequence = Sequence::new(SequenceId(0), prompt, Sampling::greedy(), limits);
         let outcome = generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(()));
         assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
         outcome?;
@@ -96,11 +105,14 @@ impl Scenario {
     }
 }
 
-/// Generates scenarios in which the drafter is not slower than the target.
+/// Generates scenarios in which the drafter is not slower than the target, with and without a time
+/// of the prompt.
 fn scenarios() -> impl Strategy<Value = Scenario> {
-    (1..=100_u64, 1..=12_usize, 0.0..=1.0_f64, any::<u64>()).prop_map(
-        |(percent, lookahead, acceptance, seed)| {
-            Scenario::sized(percent * MS, 100 * MS, lookahead, acceptance, seed)
+    let prompt_passes = prop::option::of([1.0..=10.0_f64, 1.0..=10.0_f64]);
+    (1..=100_u64, 1..=12_usize, 0.0..=1.0_f64, any::<u64>(), prompt_passes).prop_map(
+        |(percent, lookahead, acceptance, seed, prompt_passes)| {
+            let scenario = Scenario::sized(percent * MS, 100 * MS, lookahead, acceptance, seed);
+            Scenario { prompt_passes, ..scenario }
         },
     )
 }
@@ -108,9 +120,11 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Theorem 1.
+    /// Theorem 1, also with fewer or more replicas than equation 1 gives.
     #[test]
-    fn dsi_is_never_slower_than_the_target_alone(scenario in scenarios()) {
+    fn dsi_is_never_slower_than_the_target_alone(scenario in scenarios(), replicas in 1..=7_usize) {
+        prop_assert!(scenario.dsi().0 <= scenario.plain_ns());
+        let scenario = Scenario { replicas, ..scenario };
         prop_assert!(scenario.dsi().0 <= scenario.plain_ns());
     }
 
@@ -219,6 +233,33 @@ fn unused_rows_are_reported_as_wasted() {
         }
         assert!(wasted > 0, "{cancellation}: no row was wasted, so nothing was tested");
     }
+}
+
+/// A pair of the paper's table 2 with the times to the first token of its table 3. Every replica
+/// reads the prompt at once, and is not cancelled while it does. So a drafter that is always wrong
+/// costs nothing, and further replicas do not slow an answer down.
+#[test]
+fn replicas_read_the_prompt_at_once() {
+    let scenario = Scenario {
+        prompt_passes: Some([1.04, 5.36]),
+        tokens: 50,
+        ..Scenario::sized(2_500_000, 37_700_000, 5, 0.0, 3)
+    };
+    for replicas in 1..=7 {
+        let scenario = Scenario { replicas, ..scenario.clone() };
+        let (total_ns, cluster) = scenario.dsi();
+        assert_eq!(total_ns, scenario.plain_ns(), "{replicas} replicas");
+        let targets = cluster.trace().spans.iter().filter(|span| span.lane > 0);
+        let read = targets.filter(|span| span.start_ns == 0 && span.end_ns == 202_072_000);
+        assert_eq!(read.count(), replicas);
+    }
+    let total_ns = |replicas| {
+        let acceptance = vec![AcceptanceModel::Iid(0.63)];
+        let scenario = Scenario { replicas, acceptance, ..scenario.clone() };
+        (0..40).map(|seed| Scenario { seed, ..scenario.clone() }.dsi().0).sum::<u64>()
+    };
+    let totals: Vec<u64> = (1..=7).map(total_ns).collect();
+    assert!(totals.is_sorted_by(|fewer, more| more <= fewer), "{totals:?}");
 }
 
 /// Theorem 2 with exactly the replicas of equation 1. It would not hold for a drafter nearly as

@@ -12,29 +12,48 @@ fn column(table: PaperTable, index: usize) -> Vec<f64> {
     table.rows.iter().map(|row| row[index].parse().unwrap()).collect()
 }
 
-/// Table 14 follows from the speeds of drafter and target and one acceptance rate for each pair.
+/// Table 14: the paper's speculative decoding reaches about nine tenths of what its pass times and
+/// accepted tokens allow, for every pair and γ.
 #[test]
-fn speculative_decoding_is_as_fast_as_measured_in_pearls_paper() {
+fn pearls_paper_has_nine_tenths_of_an_ideal_speculative_decoding() {
     let [simulated, published] = [3, 4].map(|index| column(PaperTable::SpeculativeLength, index));
     for (simulated, published) in simulated.iter().zip(&published) {
-        let off = simulated / published - 1.0;
-        assert!(off.abs() < 0.14, "simulated {simulated}, published {published}");
+        let share = published / simulated;
+        assert!((0.82..0.97).contains(&share), "simulated {simulated}, published {published}");
     }
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    assert!((mean(&simulated) / mean(&published) - 1.0).abs() < 0.04);
+    let share = mean(&published) / mean(&simulated);
+    assert!((0.86..0.92).contains(&share), "{share}");
 }
 
-/// PEARL is slower without either of its parts, and with both it is faster than speculative
-/// decoding.
+/// Table 7's accepted tokens leave out the bonus token: then they give nearly the acceptance rates
+/// that PEARL's run lengths give, and about the published speeds of PEARL.
+#[test]
+fn pearls_accepted_tokens_and_run_lengths_give_the_same_acceptance() {
+    let [by_tokens, by_runs, simulated, published] =
+        [2, 3, 7, 9].map(|index| column(PaperTable::PearlSpeed, index));
+    for (by_tokens, by_runs) in by_tokens.iter().zip(&by_runs) {
+        assert!((0.96..0.99).contains(by_tokens), "{by_tokens}");
+        assert!((by_tokens - by_runs).abs() < 0.012, "{by_tokens} {by_runs}");
+    }
+    for (simulated, published) in simulated.iter().zip(&published) {
+        let share = simulated / published;
+        assert!((0.9..1.02).contains(&share), "simulated {simulated}, published {published}");
+    }
+}
+
+/// PEARL is slower without post-verify. Without pre-verify it may gain a little where γ is below c,
+/// because a round of drafts alone is then shorter than the target's pass. PEARL is faster than
+/// speculative decoding at its best γ.
 #[test]
 fn both_parts_of_pearl_save_time() {
     let [without_pre, without_post, whole] =
         [1, 3, 5].map(|index| column(PaperTable::PearlAblations, index));
     for pair in 0..whole.len() {
-        assert!(without_pre[pair] <= whole[pair] && without_post[pair] < whole[pair]);
+        assert!(without_pre[pair] < 1.02 * whole[pair] && without_post[pair] < whole[pair]);
     }
-    let [speculative, pearl] = [3, 5].map(|index| column(PaperTable::PearlSpeed, index));
-    assert!(speculative.iter().zip(&pearl).all(|(speculative, pearl)| speculative < pearl));
+    let ratios = column(PaperTable::PearlSpeed, 10);
+    assert!(ratios.iter().all(|ratio| (1.1..1.35).contains(ratio)), "{ratios:?}");
 }
 
 /// The comparison is with speculative decoding at its best lookahead, which the paper does not
@@ -43,7 +62,7 @@ fn both_parts_of_pearl_save_time() {
 fn dsi_is_faster_than_speculative_decoding_at_its_best() {
     let ratios = column(PaperTable::DsiPairs, 4);
     assert_eq!(ratios.len(), DSI_PAIRS.len());
-    assert!(ratios.iter().all(|ratio| (1.15..1.45).contains(ratio)), "{ratios:?}");
+    assert!(ratios.iter().all(|ratio| (1.1..1.45).contains(ratio)), "{ratios:?}");
 }
 
 /// Every total in EasySpec's table 2 follows from the stage times and the acceptance. Rows of the

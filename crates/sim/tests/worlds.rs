@@ -118,6 +118,19 @@ impl World {
         Self { name: format!("{} with lent cores", world.name), slowdown, ..world }
     }
 
+    /// A world whose prompt takes time, with one to seven replicas.
+    fn with_prompts(seed: u64) -> Self {
+        let random = &mut Random(seed.wrapping_add(8 << 32));
+        let mut first = |cost: Cost| {
+            let first_ns = (cost.pass_ns(1, 1) as f64 * random.log_between(1.0, 10.0)) as u64;
+            Cost { first_ns: Some(first_ns), ..cost }
+        };
+        let world = Self::random(seed);
+        let (drafter, target) = (first(world.drafter), first(world.target));
+        let replicas = 1 + (random.uniform() * 7.0) as usize;
+        Self { name: format!("{} with prompts", world.name), drafter, target, replicas, ..world }
+    }
+
     /// A world whose machine does something else for a few passes now and then.
     pub(super) fn with_interruptions(seed: u64) -> Self {
         let random = &mut Random(seed.wrapping_add(2 << 32));
@@ -242,7 +255,8 @@ impl World {
 
     /// Decodes, checks the text, and returns the time until the last token.
     fn run(&self, decoder: &mut dyn Decoder) -> f64 {
-        self.answer(decoder, 3, TOKENS)
+        let prompt = if self.target.first_ns.is_some() { 200 } else { 3 };
+        self.answer(decoder, prompt, TOKENS)
     }
 
     /// Answers a prompt of so many tokens, checks the text, and returns the time until the last
@@ -562,6 +576,12 @@ fn pearl_tries_more_rows_before_it_pauses_for_good() {
 fn dsi_in_random_worlds() {
     let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.95, below_best: 0.2 };
     check_random(2, 16, &bounds);
+}
+
+#[test]
+fn dsi_in_random_worlds_with_prompts() {
+    let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.95, below_best: 0.2 };
+    check_worlds(World::with_prompts, 2, 16, &bounds);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::values::{ChosenTypes, layer_groups, weight_types_or_auto};
 use super::{ModelArguments, headings, values};
 use clap::{Args, Subcommand};
-use forerun::{LayerStrategy, ModelSource};
+use forerun::{LayerStrategy, ModelSource, WeightTypes};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -16,6 +16,66 @@ pub(crate) enum Analyze {
     ///
     /// Example: `forerun analyze layers --model DRAFTER --target TARGET --search groups.txt`
     Layers(Box<LayersArguments>),
+    /// Estimate a drafter's acceptance rate from greedy answers, as DSI's authors do.
+    ///
+    /// Target and drafter continue the same prompts, each alone. If they agree on the first `n`
+    /// tokens on average, the acceptance rate is `1 - 1 / (1 + n)`. Answers on which they agree to
+    /// the end make it a lower bound.
+    ///
+    /// Example: `forerun analyze acceptance --model TARGET --draft-model DRAFTER --limit 5`
+    Acceptance(Box<AcceptanceArguments>),
+}
+
+/// Options of `forerun analyze acceptance`.
+#[derive(Args, Debug)]
+pub(crate) struct AcceptanceArguments {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+
+    /// Draft model with the same vocabulary.
+    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    pub(crate) draft_model: ModelSource,
+
+    /// Type of the weights in memory [default: each checkpoint's own]
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_parser = values::weight_types(),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) dtype: Option<WeightTypes>,
+
+    /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
+    #[arg(long, help_heading = headings::MODEL)]
+    pub(crate) offline: bool,
+
+    /// Prompts: suites or files, separated by commas, as for `forerun bench run`.
+    ///
+    /// The first turn of each is continued as plain text.
+    #[arg(
+        long,
+        value_name = "SUITES",
+        value_delimiter = ',',
+        default_value = "default",
+        help_heading = headings::PROMPTS
+    )]
+    pub(crate) suite: Vec<String>,
+
+    /// Directory with the files of the suites.
+    #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Use N prompts of each category, evenly chosen.
+    #[arg(long, value_name = "N", value_parser = values::count(1..), help_heading = headings::PROMPTS)]
+    pub(crate) limit: Option<usize>,
+
+    /// Number of tokens of each answer; the paper has 256.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 256, value_parser = values::count(1..))]
+    pub(crate) max_tokens: usize,
+
+    /// Number of threads, one for each core [default: see `forerun devices`]
+    #[arg(long, short = 't', value_name = "N", help_heading = headings::MEASUREMENT)]
+    pub(crate) threads: Option<usize>,
 }
 
 /// Options of `forerun analyze layers`.

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use values::{ChosenTypes, token_bias};
 
 #[cfg(feature = "laboratory")]
-pub(crate) use analyze::{Analyze, LayersArguments};
+pub(crate) use analyze::{AcceptanceArguments, Analyze, LayersArguments};
 pub(crate) use bench_run::RunBenchArguments;
 pub(crate) use bench_serve::ServeBenchArguments;
 pub use engine::EngineArguments;

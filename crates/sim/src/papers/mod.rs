@@ -1,9 +1,9 @@
 //! Published tables, next to the results of the production decoders in virtual time.
 //!
 //! The only inputs are the papers' times and acceptance rates. Passes take the times that the
-//! papers report or imply; sampling, messages and prompts take no time. So a simulated value is
-//! what an ideal implementation would reach. A published value above it cannot be explained by the
-//! method alone.
+//! papers report or imply; sampling and messages take no time, and prompts only in DSI's table 2. So
+//! a simulated value is what an ideal implementation would reach. A published value above it cannot
+//! be explained by the method alone.
 
 mod divisions;
 mod dsi;

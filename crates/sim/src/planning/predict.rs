@@ -2,6 +2,7 @@
 
 use super::draft::{GROWING_TREE, PlannedDraft};
 use super::{DrafterRecord, HardwareProfile, MethodTiming, Reason, Source, ns_per_token};
+use crate::answer::prompt_tokens;
 use crate::{AcceptanceModel, Cancellation, Cost, Device, Oracle, SimCluster, SimError};
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
@@ -173,6 +174,7 @@ impl Answers<'_> {
         let (target, drafter) = self.timing.costs()?;
         let reads_features = self.drafter.is_some_and(|drafter| drafter.reads_features);
         let drafter = drafter.map(|cost| Cost { reads_features, ..cost });
+        let prompt = oracle.text(prompt_tokens(drafter.iter().chain([&target])));
         let device = |name: String, role, cost: Cost| Device { name, roles: vec![role], cost };
         let targets = (0..self.timing.replicas)
             .map(|index| device(format!("target {index}"), Role::Target(index), target.clone()));
@@ -182,7 +184,7 @@ impl Answers<'_> {
         let mut cluster = cluster.without_trace();
         let limits =
             Limits { max_tokens: self.tokens, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence = Sequence::new(SequenceId(0), oracle.text(1), Sampling::greedy(), limits);
+        let mut sequence = Sequence::new(SequenceId(0), prompt, Sampling::greedy(), limits);
         let failed = |error: forerun_decode::DecodeError| SimError::Decode(error.to_string());
         let mut first = None;
         while next_tokens(decoder, &mut sequence, &mut cluster).map_err(failed)?.is_none() {

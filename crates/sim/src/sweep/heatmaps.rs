@@ -60,10 +60,16 @@ struct Best {
 }
 
 impl Heatmaps {
-    /// Returns the number of configurations that the rows cover: drafters times lookaheads.
+    /// Returns the number of different configurations of a method that the rows cover: drafters
+    /// times lookaheads.
     #[must_use]
     pub fn configurations(&self) -> usize {
-        self.count() * self.lookaheads
+        self.count() * self.largest_lookahead()
+    }
+
+    /// Returns the largest lookahead at which an answer differs from those at smaller ones.
+    fn largest_lookahead(&self) -> usize {
+        self.lookaheads.min(self.tokens.saturating_sub(1).max(1))
     }
 
     /// Returns the drafter's latency as a share of the target's, and its acceptance rate.
@@ -130,10 +136,9 @@ impl Heatmaps {
             method != SimulatedMethod::Dsi
                 || busy_targets(TARGET_NS, draft_ns, lookahead) <= self.replicas
         };
-        let largest = self.lookaheads.min(self.tokens.saturating_sub(1).max(1));
         let mut best = Best { time: f64::INFINITY, lookahead: 0 };
         let mut at_fixed = None;
-        for lookahead in (1..=largest).filter(is_feasible) {
+        for lookahead in (1..=self.largest_lookahead()).filter(is_feasible) {
             let time = self.time(index, method, lookahead, rounds)?;
             if time < best.time {
                 best = Best { time, lookahead };
@@ -235,7 +240,7 @@ mod tests {
     #[test]
     fn extreme_drafters_have_the_expected_times() {
         let heatmaps = Heatmaps { latency_steps: 10, acceptance_steps: 2, ..Heatmaps::default() };
-        assert_eq!((heatmaps.count(), heatmaps.configurations()), (30, 6_000));
+        assert_eq!((heatmaps.count(), heatmaps.configurations()), (30, 30 * 49));
         let row = |index| heatmaps.values(index, &mut 0).unwrap();
         // A drafter of a tenth: plain decoding takes 50 passes, drafts of one token 49 tenths more.
         let [si, si_lookahead, dsi, ..] = row(0);
