@@ -1,38 +1,7 @@
-//! Estimates from recent rounds. Older rounds count less.
+//! How long jobs ran, and what of that was the cost of their neighbours' rows.
 
 use crate::decaying::DecayingMean;
 use forerun_core::{Completion, JobCost};
-
-/// The weight of a round relative to the round after it.
-const DECAY: f64 = 0.95;
-
-/// An estimate of the acceptance rate.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AcceptanceEstimate {
-    accepted: f64,
-    tested: f64,
-}
-
-impl AcceptanceEstimate {
-    /// Counts a verdict.
-    pub fn add(&mut self, accepted: usize, rejected: bool) {
-        self.accepted = self.accepted * DECAY + accepted as f64;
-        self.tested = self.tested * DECAY + (accepted + usize::from(rejected)) as f64;
-    }
-
-    /// Returns the acceptance rate as if `prior` more tokens had been accepted; 1 if nothing is
-    /// known.
-    pub fn rate(&self, prior: f64) -> f64 {
-        let tested = self.tested + prior;
-        if tested > 0.0 { (self.accepted + prior) / tested } else { 1.0 }
-    }
-
-    /// Reduces the weight of all rounds so far, so that the next ones dominate.
-    pub fn forget_most(&mut self) {
-        self.accepted *= 0.1;
-        self.tested *= 0.1;
-    }
-}
 
 /// How long a job ran, and what its passes cost.
 #[derive(Clone, Copy, Debug, Default)]

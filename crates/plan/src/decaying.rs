@@ -1,6 +1,6 @@
 //! Means, shares and speeds in which older measurements count less.
 
-/// The weight of a round relative to the round after it.
+/// The weight of a time, or of a round, compared with the next one.
 const DECAY: f64 = 0.95;
 
 /// An exponentially weighted mean.
@@ -69,10 +69,17 @@ impl DecayingMean {
 
 /// A share that decays by its own weight: parts of wholes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
+pub struct Share {
     part: f64,
     whole: f64,
     decay: f64,
+}
+
+impl Default for Share {
+    /// Creates an unknown share of recent rounds.
+    fn default() -> Self {
+        Self::new(DECAY)
+    }
 }
 
 impl Share {
@@ -81,7 +88,8 @@ impl Share {
         Self { part: 0.0, whole: 0.0, decay }
     }
 
-    pub(crate) fn add(&mut self, part: f64, whole: f64) {
+    /// Adds a part of a whole.
+    pub fn add(&mut self, part: f64, whole: f64) {
         self.add_weighted(part, whole, 1.0);
     }
 
@@ -104,7 +112,8 @@ impl Share {
     }
 
     /// Returns the share, as if it had been `prior` in `wholes` more.
-    pub(crate) fn value(&self, prior: f64, wholes: f64) -> f64 {
+    #[must_use]
+    pub fn value(&self, prior: f64, wholes: f64) -> f64 {
         (self.part + prior * wholes) / (self.whole + wholes)
     }
 }

@@ -75,7 +75,8 @@ struct Terms<'a> {
 impl<'a> Terms<'a> {
     fn new(schedule: &'a Pipeline, facts: Facts<'a>, assume: Assumptions) -> Self {
         let per_job = facts.tokens_per_job(schedule.longest);
-        let survival = facts.survival(assume.text, HORIZON.max(4 * schedule.longest), per_job);
+        let horizon = HORIZON.max(4 * schedule.longest);
+        let survival = facts.outlook(assume.text, horizon, per_job).survival(horizon);
         let passes = facts.target.passes(schedule.longest, true, assume.at_best);
         let drafts = facts.drafter.costs.drafts_ahead(schedule.longest);
         Self { schedule, facts, survival, passes, drafts, per_job }

@@ -22,13 +22,13 @@ mod planner;
 mod ranked_tree;
 mod ranks;
 mod round;
-pub mod rounds;
+mod rounds;
 mod schedule;
 mod speculative;
 
-pub use acceptance::{Acceptance, Tested};
-pub use batch_costs::{AcceptanceEstimate, JobTime};
+pub use batch_costs::JobTime;
 pub use core_split::drafter_cores;
+pub use decaying::Share;
 pub use dsi::DsiLookahead;
 pub use goodput::SharedGoodput;
 pub use lookup_choice::LookupChoice;

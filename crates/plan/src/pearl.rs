@@ -89,7 +89,7 @@ struct Terms<'a> {
 impl<'a> Terms<'a> {
     fn new(schedule: &'a Parallel, facts: Facts<'a>, assume: Assumptions) -> Self {
         let per_job = facts.tokens_per_job(schedule.cap());
-        let survival = facts.survival(assume.text, HORIZON, per_job);
+        let survival = facts.outlook(assume.text, HORIZON, per_job).survival(HORIZON);
         let passes = facts.target.passes(4 * schedule.longest, true, assume.at_best);
         let drafts = facts.drafter.costs.drafts_ahead(schedule.cap());
         let first_drafts = facts.drafter.costs.drafts(schedule.longest, false);
@@ -257,6 +257,7 @@ impl JobObserver for PearlDraftLength {
 mod tests {
     use super::*;
     use crate::JobTime;
+    use crate::schedule::Text;
 
     /// After a guess, several tokens were committed that the drafter's were not tested against.
     /// What is known of the present stretch of text fades with each of them.
@@ -266,7 +267,8 @@ mod tests {
             let mut draft_length = PearlDraftLength::new(8, DraftLength::Auto, true);
             (0..30).for_each(|_| draft_length.observe_verdict(&[0], true, 1));
             draft_length.observe_verdict(&[0], true, further);
-            draft_length.planned.with_facts(|of| of.drafter.acceptance.survival(1)[1])
+            let outlook = draft_length.planned.with_facts(|of| of.outlook(Text::Usual, 1, 1));
+            outlook.survival(1)[1]
         };
         let after = [1, 2, 5, 20].map(acceptance_after);
         assert!(after.is_sorted_by(|less, more| less < more), "{after:?}");

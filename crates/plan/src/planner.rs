@@ -495,7 +495,10 @@ impl State {
         match &round.ranked {
             _ if round.looked_up => acceptance.skip(round.accepted + 1),
             Some(ranked) => acceptance.observe_ranked(&ranked.tested),
-            None if round.drafted > 0 => acceptance.observe(0, round.accepted, round.rejected),
+            None if round.drafted > 0 => {
+                let tested = round.accepted + usize::from(round.rejected);
+                acceptance.observe(0..tested, round.accepted);
+            }
             None => {}
         }
         if !round.rejected && !round.looked_up {
@@ -949,7 +952,8 @@ impl Planned {
         let mut state = self.lock();
         let drafter = state.entries[self.entry].drafter;
         let acceptance = &mut state.drafters[drafter].acceptance;
-        acceptance.observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
+        let accepted = tested.len() - usize::from(rejected && !tested.is_empty());
+        acceptance.observe(tested.iter().copied(), accepted);
         acceptance.skip(further.saturating_sub(usize::from(rejected)));
         state.cycle.has_ended |= further > 0;
     }

@@ -94,22 +94,11 @@ impl Candidate {
 }
 
 impl Facts<'_> {
-    /// Returns what is assumed of the next `depth` candidates of one draft.
-    pub(crate) fn outlook(&self, text: Text, depth: usize) -> Outlook {
+    /// Returns what is assumed of the next `depth` candidates, of which each job drafts `per_job`.
+    pub(crate) fn outlook(&self, text: Text, depth: usize, per_job: usize) -> Outlook {
         match text {
-            Text::Usual => self.drafter.acceptance.outlook(depth),
-            Text::Easy => self.drafter.acceptance.outlook_if_easy(depth),
             Text::Certain => Outlook::certain(depth),
-        }
-    }
-
-    /// Returns, for `n` from 0, the probability that the first `n` tokens of jobs of `per_job`
-    /// tokens are accepted.
-    pub(crate) fn survival(&self, text: Text, length: usize, per_job: usize) -> Vec<f64> {
-        match text {
-            Text::Usual => self.drafter.acceptance.survival_in_jobs(length, per_job),
-            Text::Easy => self.drafter.acceptance.survival_in_jobs_if_easy(length, per_job),
-            Text::Certain => vec![1.0; length + 1],
+            _ => self.drafter.acceptance.outlook(text == Text::Easy, depth, per_job),
         }
     }
 

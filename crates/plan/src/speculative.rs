@@ -113,7 +113,7 @@ impl Rounds {
     }
 
     pub(crate) fn best(&self, facts: Facts<'_>, assume: Assumptions) -> Candidate {
-        let outlook = facts.outlook(assume.text, self.depth());
+        let outlook = facts.outlook(assume.text, self.depth(), usize::MAX);
         let times = self.times(facts, assume.at_best);
         let longest = self.longest(facts, assume.at_best);
         if let Some(trees) = self.trees {
@@ -171,7 +171,7 @@ impl Rounds {
     }
 
     pub(crate) fn of(&self, facts: Facts<'_>, shape: &DraftShape) -> Candidate {
-        let outlook = facts.outlook(Text::Usual, self.depth());
+        let outlook = facts.outlook(Text::Usual, self.depth(), usize::MAX);
         let nodes = if self.is_chain() { shape.length() } else { self.nodes_of_tree() };
         let size = match shape {
             DraftShape::Ranked { children } if self.trees.is_some() => DraftSize {
@@ -243,8 +243,7 @@ impl RoundTimes<'_> {
 ///
 /// The automatic mode drafts the length with the most expected tokens a second after the present
 /// text. It knows the times of drafts and passes by their number of tokens, and the acceptance by
-/// position and in easy and hard stretches of the text ([`Acceptance`](crate::Acceptance)). It can
-/// also grow trees: node by node, the candidate that is accepted most often, as long as that gives
+/// position and in easy and hard stretches of the text. It can also grow trees: node by node, the candidate that is accepted most often, as long as that gives
 /// more tokens a second. Or chains can stop where the drafter is unsure: it learns how often tokens
 /// are accepted by the drafter's confidence in them. While no draft is faster than the target
 /// alone, drafting pauses.
@@ -758,7 +757,8 @@ mod tests {
             for (found, expected) in times(&mixed).iter().zip(times(&without)) {
                 assert!((found - expected).abs() < 1.0, "{found} ns, {expected} ns");
             }
-            let first = mixed.planned.with_facts(|of| of.drafter.acceptance.survival(5));
+            let outlook = mixed.planned.with_facts(|of| of.outlook(Text::Usual, 5, 5));
+            let first = outlook.survival(5);
             assert!(first[5] > 0.8, "{first:?}");
             let mean = |depths: &[usize]| depths[200..].iter().sum::<usize>() / 200;
             assert_eq!(mean(&depths), mean(&usual), "the drafter's lengths");
