@@ -42,7 +42,7 @@ pub use ssd::Ssd;
 pub use statistics::Statistics;
 
 pub use forerun_plan::{
-    DraftLength, DsiLookahead, PearlDraftLength, RankedRound, Round, SharedGoodput,
+    DraftLength, DsiLookahead, PearlDraftLength, Policy, RankedRound, Round, SharedGoodput,
     SpeculativeDraftLength, TreeLimits, drafter_cores, typical_tree,
 };
 

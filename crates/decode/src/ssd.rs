@@ -36,7 +36,7 @@ use crate::{DecodeError, Decoder, Sequence, SpeculativeDraftLength};
 use forerun_core::{
     Cluster, Completion, Draft, DraftShape, Guesser, Need, SequenceId, Ticket, TokenId,
 };
-use forerun_plan::Share;
+use forerun_plan::{Policy, Share};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {

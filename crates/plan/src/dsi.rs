@@ -1,9 +1,9 @@
 //! DSI's schedule: drafting all the time, on a pipeline of target replicas.
 
 use crate::costs::{Drafts, Passes};
-use crate::planner::Planned;
+use crate::planner::{Planned, Policy};
 use crate::schedule::{Assumptions, Candidate, Drafting, Facts, HORIZON, Schedule};
-use crate::{DraftLength, JobObserver, rounds};
+use crate::{DraftLength, rounds};
 
 /// The lookahead before any times are known.
 const INITIAL_LENGTH: usize = 4;
@@ -151,21 +151,6 @@ impl DsiLookahead {
         Self { planned: Planned::alone(schedule), length: longest, mode, replicas }
     }
 
-    /// Returns a copy configured for a drafter that makes `tokens` tokens in one forward.
-    #[must_use]
-    pub fn with_tokens_per_forward(self, tokens: usize) -> Self {
-        self.planned.set_tokens_per_forward(tokens);
-        self
-    }
-
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
-    /// the sizes of the models. An automatic lookahead does not try a slow one to learn that.
-    #[must_use]
-    pub fn with_expected_passes(self, passes: Option<f64>) -> Self {
-        self.planned.expect_passes(passes);
-        self
-    }
-
     fn current(&self) -> (usize, usize) {
         match self.planned.draft() {
             Some(Drafting::Pipeline { rows, ahead }) => (rows, ahead),
@@ -199,7 +184,11 @@ impl DsiLookahead {
     pub fn set_replicas(&mut self, count: usize) {
         if self.mode == DraftLength::Auto && self.replicas != count.max(1) {
             self.replicas = count.max(1);
-            self.planned.set_replicas(self.replicas);
+            self.planned.with_schedule(|schedule| {
+                if let Schedule::Pipeline(pipeline) = schedule {
+                    pipeline.replicas = count.max(1);
+                }
+            });
         }
     }
 
@@ -246,23 +235,11 @@ impl DsiLookahead {
         });
         in_a_pass.map_or(usize::MAX, |tokens| tokens.max(self.max_ahead()))
     }
-
-    /// Returns its place in the planner.
-    pub fn planned(&mut self) -> &mut Planned {
-        &mut self.planned
-    }
-
-    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
-    /// learned times and acceptance.
-    #[must_use]
-    pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        Self { planned: self.planned.for_new_answer(prompt_tokens), ..self.clone() }
-    }
 }
 
-impl JobObserver for DsiLookahead {
-    fn place(&self) -> &Planned {
-        &self.planned
+impl Policy for DsiLookahead {
+    fn planned(&mut self) -> &mut Planned {
+        &mut self.planned
     }
 }
 
@@ -283,13 +260,17 @@ mod tests {
             let drafts = lookahead.drafts();
             let rows = if drafts { lookahead.length() } else { 1 };
             if drafts {
-                lookahead.observe_draft(tokens, &JobTime::alone(draft_ns));
+                lookahead.planned().observe_draft(tokens, &JobTime::alone(draft_ns));
             }
-            lookahead.observe_score(rows, &JobTime::alone(pass_ns(rows)), drafts);
+            lookahead.planned().observe_score(rows, &JobTime::alone(pass_ns(rows)), drafts);
             let tested: Vec<usize> = (0..rows).filter(|_| drafts).collect();
-            lookahead.observe_verdict(&tested, false, usize::from(!drafts || step % 8 == 0));
+            lookahead.planned().observe_verdict(
+                &tested,
+                false,
+                usize::from(!drafts || step % 8 == 0),
+            );
             now_ns += pass_ns(1);
-            lookahead.observe_round(if drafts { rows } else { 1 }, now_ns, !drafts);
+            lookahead.planned().observe_step(if drafts { rows } else { 1 }, now_ns, !drafts);
         }
         lookahead
     }
@@ -323,7 +304,7 @@ mod tests {
     #[test]
     fn a_fixed_lookahead_is_constant_and_bounds_the_drafts() {
         let mut lookahead = DsiLookahead::new(5, DraftLength::Fixed, 3);
-        lookahead.observe_score(1, &JobTime::alone(1_000), true);
+        lookahead.planned().observe_score(1, &JobTime::alone(1_000), true);
         assert_eq!((lookahead.length(), lookahead.max_ahead()), (5, 25));
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Ledger {
 const TRIAL_SHARE: f64 = 0.006;
 const GAIN_SHARE: f64 = 0.005;
 /// The passes that trials may lose at first.
-const TRIAL_PASSES: f64 = 3.0;
+pub(crate) const TRIAL_PASSES: f64 = 3.0;
 /// The share of the time that drafting may lose altogether, and the passes that it may lose at
 /// first.
 const LOSS_SHARE: f64 = 0.008;

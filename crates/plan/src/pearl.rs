@@ -1,10 +1,10 @@
 //! PEARL's schedule: drafting during each pass of the target.
 
+use crate::DraftLength;
 use crate::costs::{Drafts, Passes};
-use crate::planner::Planned;
+use crate::planner::{Planned, Policy, State};
 use crate::rounds::ParallelRounds;
 use crate::schedule::{Assumptions, Candidate, Drafting, Facts, HORIZON, Schedule};
-use crate::{DraftLength, JobObserver};
 
 /// A longer draft has to be faster by this factor: it says more than the estimates know.
 const MIN_GAIN: f64 = 1.001;
@@ -148,22 +148,6 @@ impl PearlDraftLength {
         Self { planned: Planned::alone(schedule), length, mode, eager }
     }
 
-    /// Returns a copy configured for a drafter that makes `tokens` tokens in one forward
-    /// (ParallelSpec, PARD).
-    #[must_use]
-    pub fn with_tokens_per_forward(self, tokens: usize) -> Self {
-        self.planned.set_tokens_per_forward(tokens);
-        self
-    }
-
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
-    /// the sizes of the models. An automatic length does not try a slow one to learn that.
-    #[must_use]
-    pub fn with_expected_passes(self, passes: Option<f64>) -> Self {
-        self.planned.expect_passes(passes);
-        self
-    }
-
     /// Returns γ of the next round; 0 if the drafter should pause.
     #[must_use]
     pub fn next_length(&self) -> usize {
@@ -174,7 +158,7 @@ impl PearlDraftLength {
             Some(Drafting::Parallel { gamma, .. }) => gamma,
             // The drafter reads the prompt with the target, unless earlier answers were faster
             // without it.
-            _ if self.planned.reads_prompt() => INITIAL_LENGTH.min(self.length),
+            _ if self.planned.with(State::reads_prompt) => INITIAL_LENGTH.min(self.length),
             _ => 0,
         }
     }
@@ -187,10 +171,12 @@ impl PearlDraftLength {
             _ => return 0,
         };
         // Only gains are at risk: the target works meanwhile if nothing is drafted first.
-        let first_ns = self.planned.with_facts(|facts| {
-            facts.drafter.costs.drafts(first, false).in_jobs_ns(first, facts.tokens_per_job(first))
+        let has_gained = self.planned.with(|state, entry| {
+            let facts = state.facts(entry);
+            let drafts = facts.drafter.costs.drafts(first, false);
+            drafts.in_jobs_ns(first, facts.tokens_per_job(first)) <= state.ledger.gained_ns()
         });
-        if self.planned.has_gained(first_ns) { first } else { 0 }
+        if has_gained { first } else { 0 }
     }
 
     /// Returns the maximum number of tokens to draft during one pass, for this γ.
@@ -233,23 +219,11 @@ impl PearlDraftLength {
     pub fn tokens_per_first_job(&self, first: usize) -> usize {
         if self.mode == DraftLength::Auto { self.tokens_per_job(first) } else { first }
     }
-
-    /// Returns its place in the planner.
-    pub fn planned(&mut self) -> &mut Planned {
-        &mut self.planned
-    }
-
-    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
-    /// learned times and acceptance.
-    #[must_use]
-    pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        Self { planned: self.planned.for_new_answer(prompt_tokens), ..self.clone() }
-    }
 }
 
-impl JobObserver for PearlDraftLength {
-    fn place(&self) -> &Planned {
-        &self.planned
+impl Policy for PearlDraftLength {
+    fn planned(&mut self) -> &mut Planned {
+        &mut self.planned
     }
 }
 
@@ -265,8 +239,8 @@ mod tests {
     fn a_stretch_fades_with_every_token_that_was_not_tested() {
         let acceptance_after = |further| {
             let mut draft_length = PearlDraftLength::new(8, DraftLength::Auto, true);
-            (0..30).for_each(|_| draft_length.observe_verdict(&[0], true, 1));
-            draft_length.observe_verdict(&[0], true, further);
+            (0..30).for_each(|_| draft_length.planned().observe_verdict(&[0], true, 1));
+            draft_length.planned().observe_verdict(&[0], true, further);
             let outlook = draft_length.planned.with_facts(|of| of.outlook(Text::Usual, 1, 1));
             outlook.survival(1)[1]
         };
@@ -301,9 +275,9 @@ mod tests {
             lengths.push(gamma);
             let rows = unverified as u64 + 1;
             let time = score_ns[0] + (rows - 1) * score_ns[1];
-            draft_length.observe_score(rows as usize, &JobTime::alone(time), gamma > 0);
+            draft_length.planned().observe_score(rows as usize, &JobTime::alone(time), gamma > 0);
             if gamma > 0 {
-                draft_length.observe_draft(gamma, &JobTime::alone(draft_ns(gamma)));
+                draft_length.planned().observe_draft(gamma, &JobTime::alone(draft_ns(gamma)));
             }
             // One draft token of `run` is wrong.
             let tested = unverified + usize::from(gamma > 0);
@@ -311,12 +285,12 @@ mod tests {
             let own = wrong.is_some() || gamma == 0;
             // All tokens are as often right at the start of a job as later.
             let positions = vec![0; wrong.map_or(tested, |accepted| accepted + 1)];
-            draft_length.observe_verdict(&positions, wrong.is_some(), usize::from(own));
+            draft_length.planned().observe_verdict(&positions, wrong.is_some(), usize::from(own));
             // A round waits for all draft tokens, or for those of one job.
             let awaited = if draft_length.eager { gamma.min(1) } else { gamma };
             now_ns += time.max(if gamma > 0 { draft_ns(awaited) } else { 0 });
             let committed = wrong.unwrap_or(tested) + usize::from(own);
-            draft_length.observe_round(committed, now_ns, unverified == 0 && gamma == 0);
+            draft_length.planned().observe_step(committed, now_ns, unverified == 0 && gamma == 0);
             right += wrong.map_or(tested, |accepted| accepted + 1);
             unverified = if wrong.is_some() || gamma == 0 { 0 } else { gamma - 1 };
         }
@@ -407,10 +381,10 @@ mod tests {
     #[test]
     fn jobs_end_before_positions_at_which_the_drafter_fails() {
         let mut draft_length = PearlDraftLength::new(6, DraftLength::Auto, true);
-        (0..3).for_each(|_| draft_length.observe_draft(6, &JobTime::alone(60_000)));
+        (0..3).for_each(|_| draft_length.planned().observe_draft(6, &JobTime::alone(60_000)));
         assert_eq!(draft_length.tokens_per_job(6), 6);
         for _ in 0..100 {
-            draft_length.observe_verdict(&[0, 1, 2, 3], true, 1);
+            draft_length.planned().observe_verdict(&[0, 1, 2, 3], true, 1);
         }
         assert_eq!(draft_length.tokens_per_job(6), 3);
     }

@@ -6,7 +6,7 @@ use crate::costs::{Drafts, Passes};
 use crate::decaying::DecayingMean;
 use crate::lookup_choice::accepted_of;
 use crate::outlook::Outlook;
-use crate::planner::Planned;
+use crate::planner::{Planned, Policy};
 use crate::ranked_tree::{DraftSize, TreeLimits, fastest_tree};
 use crate::round::Round;
 use crate::rounds::tokens_of_round;
@@ -283,21 +283,6 @@ impl SpeculativeDraftLength {
         self
     }
 
-    /// Returns a copy configured for a drafter that makes all positions in one forward.
-    #[must_use]
-    pub fn in_one_forward(self) -> Self {
-        self.planned.set_tokens_per_forward(usize::MAX);
-        self
-    }
-
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
-    /// the sizes of the models. The automatic mode does not try a slow one to learn that.
-    #[must_use]
-    pub fn with_expected_passes(self, passes: Option<f64>) -> Self {
-        self.planned.expect_passes(passes);
-        self
-    }
-
     /// Returns a copy that grows trees in its automatic mode. Other modes keep the shape.
     #[must_use]
     pub fn growing_trees(self, limits: TreeLimits) -> Self {
@@ -367,15 +352,14 @@ impl SpeculativeDraftLength {
         if self.length != DraftLength::Auto {
             return longest;
         }
-        if self.planned.is_first_step() && self.planned.draft().is_some() {
-            return 0;
-        }
-        let measures_plain = self.planned.may_measure_plain();
-        self.planned.with_facts(|facts| {
+        self.planned.with(|state, entry| {
+            if state.is_first_step && state.plan.of(entry).is_some() {
+                return 0;
+            }
             // The cost of many more rows than were tried is not known.
-            let longest = longest.min(2 * facts.target.most_rows() + 1);
-            let Some(plain_ns) = facts.target.plain_share() else { return 0 };
-            let passes = facts.target.passes(longest, false, false);
+            let longest = longest.min(2 * state.target.most_rows() + 1);
+            let Some(plain_ns) = state.target.plain_share() else { return 0 };
+            let passes = state.target.passes(longest, false, false);
             let speeds = (0..=longest).map(|length| {
                 (length, (1.0 + accepted_of(rate, length)) / passes.ns(length as f64))
             });
@@ -383,7 +367,9 @@ impl SpeculativeDraftLength {
             let best = speeds.rev().max_by(|(_, a), (_, b)| a.total_cmp(b));
             let Some((length, speed)) = best else { return 0 };
             // Now and then, a round without a draft measures the speed to beat.
-            if measures_plain(plain_ns - 1.0 / speed) { 0 } else { length }
+            let measures_plain =
+                state.plan.action.is_none() && state.may_measure_plain(plain_ns - 1.0 / speed);
+            if measures_plain { 0 } else { length }
         })
     }
 
@@ -395,13 +381,13 @@ impl SpeculativeDraftLength {
         if self.length != DraftLength::Auto {
             return None;
         }
-        let candidate = self.planned.usual_candidate()?;
-        let lookup_ns = self.planned.with_facts(|facts| {
-            facts.target.plain_share()?;
-            Some(facts.target.passes(length, false, false).ns(length as f64))
-        })?;
-        let is_known = candidate.ns > 0.0 && lookup_ns > 0.0;
-        is_known.then(|| candidate.tokens * lookup_ns / candidate.ns)
+        self.planned.with(|state, entry| {
+            let candidate = state.plan.of(entry).filter(|_| !state.plan.is_trial())?;
+            state.target.plain_share()?;
+            let lookup_ns = state.target.passes(length, false, false).ns(length as f64);
+            let is_known = candidate.ns > 0.0 && lookup_ns > 0.0;
+            is_known.then(|| candidate.tokens * lookup_ns / candidate.ns)
+        })
     }
 
     /// Learns from the measurements of a round.
@@ -412,17 +398,11 @@ impl SpeculativeDraftLength {
         }
         self.planned.observe_round(round);
     }
+}
 
-    /// Returns its place in the planner.
-    pub fn planned(&mut self) -> &mut Planned {
+impl Policy for SpeculativeDraftLength {
+    fn planned(&mut self) -> &mut Planned {
         &mut self.planned
-    }
-
-    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
-    /// learned times and acceptance.
-    #[must_use]
-    pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        Self { planned: self.planned.for_new_answer(prompt_tokens), ..self.clone() }
     }
 }
 
@@ -599,7 +579,8 @@ mod tests {
         for (in_one_forward, empty_ns) in [(true, 500), (false, 500), (true, 30)] {
             let pair = SimulatedPair { empty_ns, finds: usize::MAX, ..PAIR };
             let policy = chain(DraftLength::Auto);
-            let mut policy = if in_one_forward { policy.in_one_forward() } else { policy };
+            let mut policy =
+                if in_one_forward { policy.with_tokens_per_forward(usize::MAX) } else { policy };
             // The first round of all may draft.
             let (depths, speed) = run(&mut policy, 5_000, &pair);
             assert!(speed > 0.98, "{in_one_forward}, {empty_ns}: {speed}");
@@ -637,7 +618,7 @@ mod tests {
             depths[200..].iter().sum::<usize>() / 100
         };
         let one_by_one = depth(chain(DraftLength::Auto));
-        let in_one_forward = depth(chain(DraftLength::Auto).in_one_forward());
+        let in_one_forward = depth(chain(DraftLength::Auto).with_tokens_per_forward(usize::MAX));
         assert!(one_by_one < 8 && in_one_forward > 12, "{one_by_one} against {in_one_forward}");
     }
 
