@@ -764,9 +764,12 @@ impl Planned {
         state.turns.map(|(_, turn)| turn).or(state.plan.entry()).or_else(reads_prompt)
     }
 
-    /// Excludes a method from the rest of the answer, because its drafter has failed.
+    /// Excludes its drafter from the rest of the answer, because it has failed.
     pub fn exclude(&self) {
-        self.lock().entries[self.entry].has_failed = true;
+        let mut state = self.lock();
+        let drafter = state.entries[self.entry].drafter;
+        let same = state.entries.iter_mut().filter(|entry| entry.drafter == drafter);
+        same.for_each(|entry| entry.has_failed = true);
     }
 
     /// From now on, methods take turns of `steps` steps, whatever their speeds.
