@@ -2,7 +2,7 @@
 
 use crate::costs::{Drafts, Passes};
 use crate::planner::{Planned, Policy};
-use crate::schedule::{Assumptions, Candidate, Drafting, Facts, HORIZON, Schedule};
+use crate::schedule::{Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
 use crate::{DraftLength, rounds};
 
 /// The lookahead before any times are known.
@@ -28,7 +28,7 @@ impl Pipeline {
         self.replicas > 1
     }
 
-    pub(crate) fn best(&self, facts: Facts<'_>, assume: Assumptions) -> Candidate {
+    pub(crate) fn best(&self, facts: Facts<'_>, assume: Assumption) -> Candidate {
         let terms = Terms::new(self, facts, assume);
         if !self.adapts() {
             return terms.candidate(self.longest);
@@ -45,7 +45,7 @@ impl Pipeline {
         let rows = fast.min_by_key(|rows| rows.abs_diff(enough)).unwrap_or(1);
         let mut best = all[rows - 1].clone();
         if let Drafting::Pipeline { ahead, .. } = &mut best.draft
-            && assume == Assumptions::USUAL
+            && assume == Assumption::Usual
         {
             *ahead = terms.tokens_that_pay(1.0 / best.ns * best.tokens);
         }
@@ -53,12 +53,12 @@ impl Pipeline {
     }
 
     pub(crate) fn cycle_ns(&self, facts: Facts<'_>, rows: usize, accepted: usize) -> f64 {
-        let terms = Terms::new(self, facts, Assumptions::USUAL);
+        let terms = Terms::new(self, facts, Assumption::Usual);
         terms.pipeline(rows).ns_of(accepted, |rows| terms.pass_ns(rows))
     }
 
     pub(crate) fn of(&self, facts: Facts<'_>, rows: usize) -> Candidate {
-        Terms::new(self, facts, Assumptions::USUAL).candidate(rows)
+        Terms::new(self, facts, Assumption::Usual).candidate(rows)
     }
 }
 
@@ -73,11 +73,11 @@ struct Terms<'a> {
 }
 
 impl<'a> Terms<'a> {
-    fn new(schedule: &'a Pipeline, facts: Facts<'a>, assume: Assumptions) -> Self {
+    fn new(schedule: &'a Pipeline, facts: Facts<'a>, assume: Assumption) -> Self {
         let per_job = facts.tokens_per_job(schedule.longest);
         let horizon = HORIZON.max(4 * schedule.longest);
-        let survival = facts.outlook(assume.text, horizon, per_job).survival(horizon);
-        let passes = facts.target.passes(schedule.longest, true, assume.at_best);
+        let survival = facts.outlook(assume, horizon, per_job).survival(horizon);
+        let passes = facts.target.passes(schedule.longest, true, assume != Assumption::Usual);
         let drafts = facts.drafter.costs.drafts_ahead(schedule.longest);
         Self { schedule, facts, survival, passes, drafts, per_job }
     }

@@ -4,7 +4,7 @@ use crate::DraftLength;
 use crate::costs::{Drafts, Passes};
 use crate::planner::{Planned, Policy, State};
 use crate::rounds::ParallelRounds;
-use crate::schedule::{Assumptions, Candidate, Drafting, Facts, HORIZON, Schedule};
+use crate::schedule::{Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
 
 /// A longer draft has to be faster by this factor: it says more than the estimates know.
 const MIN_GAIN: f64 = 1.001;
@@ -34,7 +34,7 @@ impl Parallel {
     pub(crate) fn best(
         &self,
         facts: Facts<'_>,
-        assume: Assumptions,
+        assume: Assumption,
         current: Option<&Drafting>,
     ) -> Candidate {
         let terms = Terms::new(self, facts, assume);
@@ -61,7 +61,7 @@ impl Parallel {
     }
 
     pub(crate) fn of(&self, facts: Facts<'_>, gamma: usize, first: usize) -> Candidate {
-        Terms::new(self, facts, Assumptions::USUAL).candidate(gamma, first)
+        Terms::new(self, facts, Assumption::Usual).candidate(gamma, first)
     }
 
     pub(crate) fn cycle_ns(
@@ -70,7 +70,7 @@ impl Parallel {
         (gamma, first): (usize, usize),
         accepted: usize,
     ) -> f64 {
-        let terms = Terms::new(self, facts, Assumptions::USUAL);
+        let terms = Terms::new(self, facts, Assumption::Usual);
         terms.rounds(gamma, first).ns_of(accepted, |rows| terms.passes.ns(rows - 1.0))
     }
 }
@@ -87,10 +87,10 @@ struct Terms<'a> {
 }
 
 impl<'a> Terms<'a> {
-    fn new(schedule: &'a Parallel, facts: Facts<'a>, assume: Assumptions) -> Self {
+    fn new(schedule: &'a Parallel, facts: Facts<'a>, assume: Assumption) -> Self {
         let per_job = facts.tokens_per_job(schedule.cap());
-        let survival = facts.outlook(assume.text, HORIZON, per_job).survival(HORIZON);
-        let passes = facts.target.passes(4 * schedule.longest, true, assume.at_best);
+        let survival = facts.outlook(assume, HORIZON, per_job).survival(HORIZON);
+        let passes = facts.target.passes(4 * schedule.longest, true, assume != Assumption::Usual);
         let drafts = facts.drafter.costs.drafts_ahead(schedule.cap());
         let first_drafts = facts.drafter.costs.drafts(schedule.longest, false);
         Self { schedule, facts, survival, passes, drafts, first_drafts }
@@ -231,7 +231,6 @@ impl Policy for PearlDraftLength {
 mod tests {
     use super::*;
     use crate::JobTime;
-    use crate::schedule::Text;
 
     /// After a guess, several tokens were committed that the drafter's were not tested against.
     /// What is known of the present stretch of text fades with each of them.
@@ -241,7 +240,7 @@ mod tests {
             let mut draft_length = PearlDraftLength::new(8, DraftLength::Auto, true);
             (0..30).for_each(|_| draft_length.planned().observe_verdict(&[0], true, 1));
             draft_length.planned().observe_verdict(&[0], true, further);
-            let outlook = draft_length.planned.with_facts(|of| of.outlook(Text::Usual, 1, 1));
+            let outlook = draft_length.planned.with_facts(|of| of.outlook(Assumption::Usual, 1, 1));
             outlook.survival(1)[1]
         };
         let after = [1, 2, 5, 20].map(acceptance_after);

@@ -13,7 +13,7 @@ use crate::interruptions::Interruptions;
 use crate::ledger::{Ledger, TRIAL_PASSES};
 use crate::ranked_tree::DraftSize;
 use crate::round::Round;
-use crate::schedule::{Assumptions, Candidate, Drafter, Drafting, Facts, Schedule};
+use crate::schedule::{Assumption, Candidate, Drafter, Drafting, Facts, Schedule};
 use crate::speculative::Rounds;
 use forerun_core::DraftShape;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -211,7 +211,7 @@ impl State {
     }
 
     /// Returns what a schedule would draft.
-    fn best(&self, entry: usize, assume: Assumptions) -> Candidate {
+    fn best(&self, entry: usize, assume: Assumption) -> Candidate {
         let current = self.plan.of(entry).map(|candidate| &candidate.draft);
         self.paced(entry, self.entries[entry].schedule.best(self.facts(entry), assume, current))
     }
@@ -307,7 +307,7 @@ impl State {
             self.target.plain_share().filter(|_| self.target.has_settled() || !can_pause);
         let Some(plain_ns) = plain_ns else { return Plan::measure(1) };
         let known = self.entries().filter(|&entry| self.is_known(entry));
-        let usual = known.map(|entry| (entry, self.best(entry, Assumptions::USUAL)));
+        let usual = known.map(|entry| (entry, self.best(entry, Assumption::Usual)));
         let best = usual.max_by(|(a, first), (b, second)| {
             self.speed_with_start(*a, first).total_cmp(&self.speed_with_start(*b, second))
         });
@@ -331,7 +331,7 @@ impl State {
     /// Returns whether a drafter may read what it has missed.
     fn may_start(&self, entry: usize, plain_ns: f64) -> bool {
         let start_ns = self.start_ns(entry, false);
-        let certain = self.best(entry, Assumptions::CERTAIN).speed() * plain_ns;
+        let certain = self.best(entry, Assumption::Certain).speed() * plain_ns;
         start_ns < 2.0 * plain_ns || self.ledger.may_catch_up(start_ns, certain, plain_ns)
     }
 
@@ -342,7 +342,7 @@ impl State {
         let candidates = self.entries().filter_map(|entry| {
             // What is drafted shows the text.
             let shows_text = drafter == Some(self.entries[entry].drafter);
-            let assume = if shows_text { Assumptions::CHEAP } else { Assumptions::EASY };
+            let assume = if shows_text { Assumption::Cheap } else { Assumption::Easy };
             let best = self.best(entry, assume);
             let is_faster = drafting.is_none() || best.speed() * token_ns > MIN_GAIN_OF_CHANGE;
             (is_faster && self.affords(entry, &best, plain_ns, token_ns, drafting))
@@ -385,7 +385,7 @@ impl State {
         drafting: Option<usize>,
     ) -> bool {
         let (of_entry, costs) = (&self.entries[entry], &self.facts(entry).drafter.costs);
-        let certain = self.best(entry, Assumptions::CERTAIN).speed() * plain_ns;
+        let certain = self.best(entry, Assumption::Certain).speed() * plain_ns;
         let is_hopeless = certain <= 1.0;
         // An early trial measures what reading costs while there is little to read.
         if drafting.is_none()
@@ -593,7 +593,7 @@ impl State {
             }
             return self.begin(next);
         }
-        self.plan.action = Some((entry, self.best(entry, Assumptions::EASY)));
+        self.plan.action = Some((entry, self.best(entry, Assumption::Easy)));
         self.plan.steps -= u32::from(self.plan.has_begun);
     }
 

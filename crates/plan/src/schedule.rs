@@ -41,28 +41,15 @@ pub(crate) struct Facts<'a> {
 
 /// What to take for granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Assumptions {
-    pub(crate) text: Text,
-    /// Whether numbers of rows and tokens that were not tried cost no more than fewer ones.
-    pub(crate) at_best: bool,
-}
-
-/// The text that follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Text {
-    /// As the estimates of acceptance say.
+pub(crate) enum Assumption {
+    /// What the estimates say.
     Usual,
-    /// In an easy stretch.
+    /// That, but numbers of rows and tokens that were not tried cost no more than fewer ones.
+    Cheap,
+    /// That, and the text is in an easy stretch.
     Easy,
-    /// As the drafter says.
+    /// That, and the drafter is always right.
     Certain,
-}
-
-impl Assumptions {
-    pub(crate) const USUAL: Self = Self { text: Text::Usual, at_best: false };
-    pub(crate) const CHEAP: Self = Self { text: Text::Usual, at_best: true };
-    pub(crate) const EASY: Self = Self { text: Text::Easy, at_best: true };
-    pub(crate) const CERTAIN: Self = Self { text: Text::Certain, at_best: true };
 }
 
 /// What to draft.
@@ -95,10 +82,10 @@ impl Candidate {
 
 impl Facts<'_> {
     /// Returns what is assumed of the next `depth` candidates, of which each job drafts `per_job`.
-    pub(crate) fn outlook(&self, text: Text, depth: usize, per_job: usize) -> Outlook {
-        match text {
-            Text::Certain => Outlook::certain(depth),
-            _ => self.drafter.acceptance.outlook(text == Text::Easy, depth, per_job),
+    pub(crate) fn outlook(&self, assume: Assumption, depth: usize, per_job: usize) -> Outlook {
+        match assume {
+            Assumption::Certain => Outlook::certain(depth),
+            _ => self.drafter.acceptance.outlook(assume == Assumption::Easy, depth, per_job),
         }
     }
 
@@ -116,7 +103,7 @@ impl Schedule {
     pub(crate) fn best(
         &self,
         facts: Facts<'_>,
-        assume: Assumptions,
+        assume: Assumption,
         current: Option<&Drafting>,
     ) -> Candidate {
         match self {
@@ -137,7 +124,7 @@ impl Schedule {
                 pipeline.of(facts, rows)
             }
             // A draft is that of its own schedule.
-            _ => self.best(facts, Assumptions::USUAL, None),
+            _ => self.best(facts, Assumption::Usual, None),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::planner::{Planned, Policy};
 use crate::ranked_tree::{DraftSize, TreeLimits, fastest_tree};
 use crate::round::Round;
 use crate::rounds::tokens_of_round;
-use crate::schedule::{Assumptions, Candidate, Drafting, Facts, Schedule, Text};
+use crate::schedule::{Assumption, Candidate, Drafting, Facts, Schedule};
 use forerun_core::{DraftShape, StopRule};
 
 /// The first draft length of assisted generation.
@@ -112,10 +112,10 @@ impl Rounds {
         self.nodes.value_or(self.shape.max_nodes() as f64).round() as usize
     }
 
-    pub(crate) fn best(&self, facts: Facts<'_>, assume: Assumptions) -> Candidate {
-        let outlook = facts.outlook(assume.text, self.depth(), usize::MAX);
-        let times = self.times(facts, assume.at_best);
-        let longest = self.longest(facts, assume.at_best);
+    pub(crate) fn best(&self, facts: Facts<'_>, assume: Assumption) -> Candidate {
+        let outlook = facts.outlook(assume, self.depth(), usize::MAX);
+        let times = self.times(facts, assume != Assumption::Usual);
+        let longest = self.longest(facts, assume != Assumption::Usual);
         if let Some(trees) = self.trees {
             let limits = TreeLimits { nodes: longest, ..trees };
             let in_one_forward = facts.drafter.costs.tokens_per_forward > 1;
@@ -125,7 +125,7 @@ impl Rounds {
             return Candidate { draft: Drafting::Round(shape), tokens: grown.tokens, ns: grown.ns };
         }
         // A trial does not stop early: it is about what the estimates do not know.
-        let stops = self.confidence(facts).filter(|_| assume == Assumptions::USUAL);
+        let stops = self.confidence(facts).filter(|_| assume == Assumption::Usual);
         let stops = stops.map(Confidence::stops);
         let survival = outlook.survival(self.shape.depth());
         let chain_ns = |length: usize| times.ns(DraftSize::of_chain(length));
@@ -171,7 +171,7 @@ impl Rounds {
     }
 
     pub(crate) fn of(&self, facts: Facts<'_>, shape: &DraftShape) -> Candidate {
-        let outlook = facts.outlook(Text::Usual, self.depth(), usize::MAX);
+        let outlook = facts.outlook(Assumption::Usual, self.depth(), usize::MAX);
         let nodes = if self.is_chain() { shape.length() } else { self.nodes_of_tree() };
         let size = match shape {
             DraftShape::Ranked { children } if self.trees.is_some() => DraftSize {
@@ -738,7 +738,7 @@ mod tests {
             for (found, expected) in times(&mixed).iter().zip(times(&without)) {
                 assert!((found - expected).abs() < 1.0, "{found} ns, {expected} ns");
             }
-            let outlook = mixed.planned.with_facts(|of| of.outlook(Text::Usual, 5, 5));
+            let outlook = mixed.planned.with_facts(|of| of.outlook(Assumption::Usual, 5, 5));
             let first = outlook.survival(5);
             assert!(first[5] > 0.8, "{first:?}");
             let mean = |depths: &[usize]| depths[200..].iter().sum::<usize>() / 200;
