@@ -1,6 +1,6 @@
 //! How likely draft tokens are accepted: by position in the draft, and in runs.
 
-use crate::decaying::Share;
+use crate::decaying::{PLACE_DECAY, PRIOR_TESTS, Share, TEST_DECAY, UNTESTED_FADE};
 use crate::outlook::Outlook;
 use crate::ranks::Ranks;
 
@@ -46,14 +46,8 @@ const RATE_TOKENS: f64 = 3.0;
 const STAYS: f64 = 0.97;
 const STAY_TOKENS: f64 = 30.0;
 const EASY: f64 = 0.7;
-/// The number of tokens for which a position's factor is that of the position before it.
-const FACTOR_TOKENS: f64 = 4.0;
-/// The weight of a token compared with the one after it.
-const RATE_DECAY: f64 = 0.99;
+/// The weight of a token compared with the next one, for what lasts for many of them.
 const STAY_DECAY: f64 = 0.998;
-const FACTOR_DECAY: f64 = 0.98;
-/// What a test at a position leaves of the weight of later ones.
-const FACTOR_FADE: f64 = 0.995;
 /// The least factor of the last token of a job, where further jobs are cheap.
 const LEAST_FACTOR: f64 = 0.85;
 /// The number of tested tokens, as far as they still count, that say something.
@@ -65,7 +59,7 @@ impl Default for Acceptance {
     fn default() -> Self {
         Self {
             easy: EASY,
-            rates: [Share::new(RATE_DECAY); 2],
+            rates: [Share::new(TEST_DECAY); 2],
             stays: [Share::new(STAY_DECAY); 2],
             factors: Vec::new(),
             ranks: Ranks::default(),
@@ -102,7 +96,7 @@ impl Acceptance {
     /// this one is about earlier text, so it counts less with each of them.
     pub(crate) fn forget(&mut self, tokens: usize) {
         self.skip(tokens);
-        self.rates.iter_mut().for_each(|rate| rate.fade(RATE_DECAY.powi(tokens as i32)));
+        self.rates.iter_mut().for_each(|rate| rate.fade(TEST_DECAY.powi(tokens as i32)));
     }
 
     /// Returns whether enough tokens were tested to say anything of the text at hand.
@@ -149,11 +143,11 @@ impl Acceptance {
         if position > 0 {
             let easy = self.after(self.easy);
             if self.factors.len() < position {
-                self.factors.resize(position, Share::new(FACTOR_DECAY));
+                self.factors.resize(position, Share::new(PLACE_DECAY));
             }
             self.factors[position - 1].add(found, (1.0 - easy) * rates[0] + easy * rates[1]);
             // A position that is no longer drafted is expected to be as good as the one before it.
-            self.factors.iter_mut().skip(position).for_each(|factor| factor.fade(FACTOR_FADE));
+            self.factors.iter_mut().skip(position).for_each(|factor| factor.fade(UNTESTED_FADE));
         }
         // The probabilities of the last token's state and of this one's together.
         let last = [1.0 - self.easy, self.easy];
@@ -198,7 +192,7 @@ impl Acceptance {
     /// Returns the factor of a position after one with the factor `before`.
     fn factor(&self, position: usize, before: f64) -> f64 {
         let factor = position.checked_sub(1).and_then(|at| self.factors.get(at));
-        factor.map_or(before, |factor| factor.value(before, FACTOR_TOKENS).min(1.0))
+        factor.map_or(before, |factor| factor.value(before, PRIOR_TESTS).min(1.0))
     }
 }
 

@@ -2,6 +2,16 @@
 
 /// The weight of a time, or of a round, compared with the next one.
 const DECAY: f64 = 0.95;
+/// The weight of a test of a token compared with the next one, and of one of a token in a place
+/// that is tested less often: a position in the draft, or a rank.
+pub(crate) const TEST_DECAY: f64 = 0.99;
+pub(crate) const PLACE_DECAY: f64 = 0.98;
+/// The weight of a chain, or of the time of a cycle, compared with the next one.
+pub(crate) const CHAIN_DECAY: f64 = 0.97;
+/// What a test leaves of the weight of places that were not tested. They may have changed.
+pub(crate) const UNTESTED_FADE: f64 = 0.995;
+/// The number of tests that an expectation is worth.
+pub(crate) const PRIOR_TESTS: f64 = 4.0;
 
 /// An exponentially weighted mean.
 #[derive(Clone, Copy, Debug, Default)]

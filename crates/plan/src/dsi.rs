@@ -2,13 +2,11 @@
 
 use crate::costs::{Drafts, Passes};
 use crate::planner::{Planned, Policy};
-use crate::schedule::{Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
+use crate::schedule::{ABOUT_AS_FAST, Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
 use crate::{DraftLength, rounds};
 
 /// The lookahead before any times are known.
 const INITIAL_LENGTH: usize = 4;
-/// A lookahead is about as fast as another one within this factor.
-const ABOUT_AS_FAST: f64 = 1.001;
 
 /// The closed form of DSI (arXiv 2405.14105).
 #[derive(Clone, Debug)]

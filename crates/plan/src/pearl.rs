@@ -4,10 +4,8 @@ use crate::DraftLength;
 use crate::costs::{Drafts, Passes};
 use crate::planner::{Planned, Policy, State};
 use crate::rounds::ParallelRounds;
-use crate::schedule::{Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
+use crate::schedule::{ABOUT_AS_FAST, Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
 
-/// A longer draft has to be faster by this factor: it says more than the estimates know.
-const MIN_GAIN: f64 = 1.001;
 /// The draft length before any times are known.
 const INITIAL_LENGTH: usize = 3;
 
@@ -48,8 +46,9 @@ impl Parallel {
             Some(&Drafting::Parallel { first, .. }) if self.eager => first,
             _ => 0,
         };
+        // Short drafts waste less.
         let better = |best: Candidate, next: Candidate| {
-            if next.speed() > best.speed() * MIN_GAIN { next } else { best }
+            if next.speed() > best.speed() * ABOUT_AS_FAST { next } else { best }
         };
         // First γ, and then what is drafted before a pass.
         let lengths = (1..=longest).map(|gamma| terms.candidate(gamma, first));

@@ -8,7 +8,7 @@
 
 use crate::JobTime;
 use crate::costs::{READ_TOKENS, TargetCosts};
-use crate::decaying::DecayingMean;
+use crate::decaying::{CHAIN_DECAY, DecayingMean};
 use crate::interruptions::Interruptions;
 use crate::ledger::{Ledger, TRIAL_PASSES};
 use crate::ranked_tree::DraftSize;
@@ -39,13 +39,8 @@ const PLAIN_EVERY: u32 = 24;
 const PLAIN_SHARE: f64 = 0.003;
 /// The number of such steps after drafting ahead, whose jobs in flight end in the first one.
 const PLAIN_STEPS: u32 = 3;
-/// The numbers of missed tokens at which the cost of reading is measured: enough to measure, but
-/// cheap.
-const READING_SAMPLE: std::ops::Range<usize> = READ_TOKENS..4 * READ_TOKENS;
-/// The number of cycles that a closed form is worth, and the weight of a cycle compared with the
-/// one after it.
+/// The number of cycles that a closed form is worth.
 const FORM_CYCLES: f64 = 8.0;
-const PACE_DECAY: f64 = 0.97;
 
 /// A method's place among the schedules of a planner. A clone is a place in a copy of the planner.
 #[derive(Debug)]
@@ -85,9 +80,9 @@ struct Pace {
 
 impl Pace {
     fn add(&mut self, measured_ns: f64, expected_ns: f64) {
-        self.measured_ns = self.measured_ns * PACE_DECAY + measured_ns;
-        self.expected_ns = self.expected_ns * PACE_DECAY + expected_ns;
-        self.cycles = self.cycles * PACE_DECAY + 1.0;
+        self.measured_ns = self.measured_ns * CHAIN_DECAY + measured_ns;
+        self.expected_ns = self.expected_ns * CHAIN_DECAY + expected_ns;
+        self.cycles = self.cycles * CHAIN_DECAY + 1.0;
     }
 
     fn factor(&self) -> f64 {
@@ -387,13 +382,13 @@ impl State {
         let (of_entry, costs) = (&self.entries[entry], &self.facts(entry).drafter.costs);
         let certain = self.best(entry, Assumption::Certain).speed() * plain_ns;
         let is_hopeless = certain <= 1.0;
-        // An early trial measures what reading costs while there is little to read.
+        // An early trial measures what reading costs while there is little to read, but enough.
         if drafting.is_none()
             && !is_hopeless
             && costs.is_known()
             && !costs.knows_reading()
             && of_entry.schedule.is_in_rounds()
-            && READING_SAMPLE.contains(&costs.lag)
+            && (READ_TOKENS..4 * READ_TOKENS).contains(&costs.lag)
         {
             return true;
         }

@@ -10,6 +10,10 @@ use forerun_core::DraftShape;
 /// The number of tokens after a rejection that methods which draft ahead look ahead.
 pub(crate) const HORIZON: usize = 48;
 
+/// Of drafts that are about as fast, within this factor, one is taken that is better in ways that
+/// the estimates do not know.
+pub(crate) const ABOUT_AS_FAST: f64 = 1.001;
+
 /// A method with its options. Each has a closed form: the tokens and the time of a *cycle*, from one
 /// rejection to the next, or of a round.
 #[derive(Clone, Debug)]
