@@ -145,13 +145,10 @@ pub(crate) struct OneRowTime {
 }
 
 impl OneRowTime {
-    /// Takes a later time without neighbours that was measured elsewhere. Returns by which factor
-    /// it differs.
-    pub(crate) fn replace(&mut self, ns: f64, costs: &BatchCosts) -> f64 {
-        let before_ns = self.without_neighbours_or(ns, costs);
+    /// Takes a time without neighbours in place of all so far.
+    pub(crate) fn replace(&mut self, ns: f64) {
         self.ns.replace(ns);
         self.neighbour_rows.replace(0.0);
-        if before_ns > 0.0 { ns / before_ns } else { 1.0 }
     }
 
     /// Multiplies all times so far.
