@@ -14,7 +14,7 @@ pub(crate) struct Pipeline {
     longest: usize,
     mode: DraftLength,
     /// The number of replicas that have not failed.
-    pub(crate) replicas: usize,
+    replicas: usize,
 }
 
 impl Pipeline {
@@ -134,9 +134,7 @@ impl<'a> Terms<'a> {
 #[derive(Clone, Debug)]
 pub struct DsiLookahead {
     planned: Planned,
-    length: usize,
-    mode: DraftLength,
-    replicas: usize,
+    schedule: Pipeline,
 }
 
 impl DsiLookahead {
@@ -145,48 +143,42 @@ impl DsiLookahead {
     #[must_use]
     pub fn new(length: usize, mode: DraftLength, replicas: usize) -> Self {
         let (longest, replicas) = (length.max(1), replicas.max(1));
-        let schedule = Schedule::Pipeline(Pipeline { longest, mode, replicas });
-        Self { planned: Planned::alone(schedule), length: longest, mode, replicas }
+        let schedule = Pipeline { longest, mode, replicas };
+        Self { planned: Planned::alone(Schedule::Pipeline(schedule.clone())), schedule }
     }
 
     fn current(&self) -> (usize, usize) {
         match self.planned.draft() {
             Some(Drafting::Pipeline { rows, ahead }) => (rows, ahead),
-            _ => (INITIAL_LENGTH.min(self.length), usize::MAX),
+            _ => (INITIAL_LENGTH.min(self.schedule.longest), usize::MAX),
         }
     }
 
     /// Returns whether to draft now. Otherwise the target is faster alone.
     #[must_use]
     pub fn drafts(&self) -> bool {
-        self.mode != DraftLength::Auto || self.planned.draft().is_some()
+        !self.schedule.adapts() || self.planned.draft().is_some()
     }
 
     /// Returns the number of draft tokens in a verification job.
     #[must_use]
     pub fn length(&self) -> usize {
-        if self.mode == DraftLength::Auto { self.current().0 } else { self.length }
+        if self.schedule.adapts() { self.current().0 } else { self.schedule.longest }
     }
 
     /// Returns the largest number of rows of a job that takes drafts that have accumulated.
     #[must_use]
     pub fn max_rows(&self) -> usize {
-        match self.mode {
-            DraftLength::Auto => self.length().max(2),
-            _ => self.max_ahead(),
-        }
+        if self.schedule.adapts() { self.length().max(2) } else { self.max_ahead() }
     }
 
     /// Sets the number of target replicas that have not failed, if the lookahead follows measured
     /// times.
     pub fn set_replicas(&mut self, count: usize) {
-        if self.mode == DraftLength::Auto && self.replicas != count.max(1) {
-            self.replicas = count.max(1);
-            self.planned.with_schedule(|schedule| {
-                if let Schedule::Pipeline(pipeline) = schedule {
-                    pipeline.replicas = count.max(1);
-                }
-            });
+        if self.schedule.adapts() && self.schedule.replicas != count.max(1) {
+            self.schedule.replicas = count.max(1);
+            let schedule = Schedule::Pipeline(self.schedule.clone());
+            self.planned.with_schedule(|of_planned| *of_planned = schedule);
         }
     }
 
@@ -195,9 +187,9 @@ impl DsiLookahead {
     /// target.
     #[must_use]
     pub fn max_waiting(&self) -> usize {
-        match self.mode {
-            DraftLength::Auto => self.replicas.min(2) * self.max_rows(),
-            _ => usize::MAX,
+        match self.schedule.adapts() {
+            true => self.schedule.replicas.min(2) * self.max_rows(),
+            false => usize::MAX,
         }
     }
 
@@ -206,17 +198,17 @@ impl DsiLookahead {
     /// automatic mode drafts fewer if drafting takes cores from the target.
     #[must_use]
     pub fn max_ahead(&self) -> usize {
-        let ahead = if self.mode == DraftLength::Auto { self.current().1 } else { usize::MAX };
-        (self.length() * (self.replicas + 2)).min(ahead)
+        let ahead = if self.schedule.adapts() { self.current().1 } else { usize::MAX };
+        (self.length() * (self.schedule.replicas + 2)).min(ahead)
     }
 
     /// Returns how many tokens one draft job should make.
     #[must_use]
     pub fn tokens_per_job(&self) -> usize {
         let length = self.length();
-        self.planned.with_facts(|facts| match self.mode {
-            DraftLength::Auto => facts.tokens_per_job(length),
-            _ => facts.drafter.costs.tokens_per_job(length),
+        self.planned.with_facts(|facts| match self.schedule.adapts() {
+            true => facts.tokens_per_job(length),
+            false => facts.drafter.costs.tokens_per_job(length),
         })
     }
 
@@ -224,7 +216,7 @@ impl DsiLookahead {
     /// the time of a pass. More would hold up the job.
     #[must_use]
     pub fn max_lag(&self) -> usize {
-        if self.mode != DraftLength::Auto {
+        if !self.schedule.adapts() {
             return usize::MAX;
         }
         let in_a_pass = self.planned.with_facts(|facts| {

@@ -130,9 +130,7 @@ impl<'a> Terms<'a> {
 #[derive(Clone, Debug)]
 pub struct PearlDraftLength {
     planned: Planned,
-    length: usize,
-    mode: DraftLength,
-    eager: bool,
+    schedule: Parallel,
 }
 
 impl PearlDraftLength {
@@ -143,21 +141,22 @@ impl PearlDraftLength {
     /// drafter that has made a fixed γ tokens makes up to γ more while the target is busy.
     #[must_use]
     pub fn new(length: usize, mode: DraftLength, eager: bool) -> Self {
-        let schedule = Schedule::Parallel(Parallel { longest: length, mode, eager });
-        Self { planned: Planned::alone(schedule), length, mode, eager }
+        let schedule = Parallel { longest: length, mode, eager };
+        Self { planned: Planned::alone(Schedule::Parallel(schedule.clone())), schedule }
     }
 
     /// Returns γ of the next round; 0 if the drafter should pause.
     #[must_use]
     pub fn next_length(&self) -> usize {
-        if self.mode == DraftLength::Fixed {
-            return self.length;
+        let Parallel { longest, mode, .. } = self.schedule;
+        if mode == DraftLength::Fixed {
+            return longest;
         }
         match self.planned.draft() {
             Some(Drafting::Parallel { gamma, .. }) => gamma,
             // The drafter reads the prompt with the target, unless earlier answers were faster
             // without it.
-            _ if self.planned.with(State::reads_prompt) => INITIAL_LENGTH.min(self.length),
+            _ if self.planned.with(State::reads_prompt) => INITIAL_LENGTH.min(longest),
             _ => 0,
         }
     }
@@ -166,7 +165,7 @@ impl PearlDraftLength {
     #[must_use]
     pub fn first_length(&self) -> usize {
         let first = match self.planned.draft() {
-            Some(Drafting::Parallel { first, .. }) if self.mode == DraftLength::Auto => first,
+            Some(Drafting::Parallel { first, .. }) if self.schedule.adapts() => first,
             _ => return 0,
         };
         // Only gains are at risk: the target works meanwhile if nothing is drafted first.
@@ -181,11 +180,12 @@ impl PearlDraftLength {
     /// Returns the maximum number of tokens to draft during one pass, for this γ.
     #[must_use]
     pub fn max_new(&self, gamma: usize) -> usize {
-        match self.mode {
-            DraftLength::Fixed if self.eager => 2 * gamma,
+        let Parallel { mode, eager, .. } = self.schedule;
+        match mode {
+            DraftLength::Fixed if eager => 2 * gamma,
             // The job in flight when a round ends counts towards the next round. A drafter that
             // barely keeps up must not become idle because of it.
-            DraftLength::Auto if self.eager && self.barely_keeps_up(gamma) => {
+            DraftLength::Auto if eager && self.barely_keeps_up(gamma) => {
                 gamma + self.tokens_per_job(gamma)
             }
             _ => gamma,
@@ -206,9 +206,9 @@ impl PearlDraftLength {
     /// Returns how many tokens one draft job should make.
     #[must_use]
     pub fn tokens_per_job(&self, gamma: usize) -> usize {
-        self.planned.with_facts(|facts| match self.mode {
-            DraftLength::Auto => facts.tokens_per_job(gamma),
-            _ => facts.drafter.costs.tokens_per_job(gamma),
+        self.planned.with_facts(|facts| match self.schedule.adapts() {
+            true => facts.tokens_per_job(gamma),
+            false => facts.drafter.costs.tokens_per_job(gamma),
         })
     }
 
@@ -216,7 +216,7 @@ impl PearlDraftLength {
     /// automatic mode counts on jobs of the usual length.
     #[must_use]
     pub fn tokens_per_first_job(&self, first: usize) -> usize {
-        if self.mode == DraftLength::Auto { self.tokens_per_job(first) } else { first }
+        if self.schedule.adapts() { self.tokens_per_job(first) } else { first }
     }
 }
 
@@ -285,7 +285,7 @@ mod tests {
             let positions = vec![0; wrong.map_or(tested, |accepted| accepted + 1)];
             draft_length.planned().observe_verdict(&positions, wrong.is_some(), usize::from(own));
             // A round waits for all draft tokens, or for those of one job.
-            let awaited = if draft_length.eager { gamma.min(1) } else { gamma };
+            let awaited = if draft_length.schedule.eager { gamma.min(1) } else { gamma };
             now_ns += time.max(if gamma > 0 { draft_ns(awaited) } else { 0 });
             let committed = wrong.unwrap_or(tested) + usize::from(own);
             draft_length.planned().observe_step(committed, now_ns, unverified == 0 && gamma == 0);
