@@ -214,10 +214,10 @@ impl Passes<'_> {
 }
 
 /// The times of a drafter's jobs, in nanoseconds without the rows of neighbours.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DrafterCosts {
     pub(crate) batch: BatchCosts,
-    /// The number of tokens in a row that one forward makes.
+    /// The number of tokens in a row that one forward makes; 0 counts as 1.
     pub(crate) tokens_per_forward: usize,
     /// The time of a forward in passes of the target that the sizes of the models suggest, and in
     /// nanoseconds once a pass is known.
@@ -237,24 +237,11 @@ pub(crate) struct DrafterCosts {
     interruptions: Interruptions,
 }
 
-impl Default for DrafterCosts {
-    fn default() -> Self {
-        Self {
-            batch: BatchCosts::default(),
-            tokens_per_forward: 1,
-            expected_passes: None,
-            expected_ns: 0.0,
-            forwards: <[CostCurve; 2]>::default(),
-            row_ns: DecayingMean::default(),
-            reading_ns: DecayingMean::default(),
-            forward_after_reading_ns: None,
-            lag: 0,
-            interruptions: Interruptions::default(),
-        }
-    }
-}
-
 impl DrafterCosts {
+    fn per_forward(&self) -> usize {
+        self.tokens_per_forward.max(1)
+    }
+
     /// Expects a forward to take so many passes of the target, by the sizes of the models. If that
     /// is slow, it counts until it is measured.
     pub(crate) fn expect_passes(&mut self, passes: Option<f64>) {
@@ -375,9 +362,9 @@ impl DrafterCosts {
 
     /// Returns the number of forwards, and of their rows after the first of each.
     fn forwards_of(&self, size: DraftSize) -> (usize, usize) {
-        let forwards = size.depth.div_ceil(self.tokens_per_forward);
+        let forwards = size.depth.div_ceil(self.per_forward());
         let further =
-            if self.tokens_per_forward > 1 { 0 } else { size.parents.saturating_sub(size.depth) };
+            if self.per_forward() > 1 { 0 } else { size.parents.saturating_sub(size.depth) };
         (forwards, further)
     }
 
@@ -393,19 +380,19 @@ impl DrafterCosts {
     /// Returns the times of drafts of up to `longest` tokens in a row. `at_best`: numbers of
     /// forwards that were not tried cost no more than fewer ones.
     pub(crate) fn drafts(&self, longest: usize, at_best: bool) -> Drafts<'_> {
-        let forwards = longest.div_ceil(self.tokens_per_forward);
+        let forwards = longest.div_ceil(self.per_forward());
         Drafts { costs: self, ns: self.forwards[0].up_to(forwards, at_best) }
     }
 
     /// Returns the same while the target works.
     pub(crate) fn drafts_ahead(&self, longest: usize) -> Drafts<'_> {
-        let forwards = longest.div_ceil(self.tokens_per_forward);
+        let forwards = longest.div_ceil(self.per_forward());
         Drafts { costs: self, ns: self.forwards[1].up_to(forwards, false) }
     }
 
     /// Returns the number of tokens that the forwards for `tokens` tokens make.
     pub(crate) fn whole_forwards(&self, tokens: usize) -> usize {
-        tokens.div_ceil(self.tokens_per_forward).saturating_mul(self.tokens_per_forward)
+        tokens.div_ceil(self.per_forward()).saturating_mul(self.per_forward())
     }
 
     /// Returns how many tokens one job should make, up to `max`: few enough to arrive early, but
@@ -415,7 +402,7 @@ impl DrafterCosts {
             ns if ns > 0.0 => ((MIN_JOB_NS / ns.max(1.0)) as usize).max(1),
             _ => 1,
         };
-        forwards.saturating_mul(self.tokens_per_forward).clamp(1, max.max(1))
+        forwards.saturating_mul(self.per_forward()).clamp(1, max.max(1))
     }
 }
 

@@ -876,7 +876,7 @@ pub trait Policy: Clone {
     /// PARD).
     #[must_use]
     fn with_tokens_per_forward(mut self, tokens: usize) -> Self {
-        self.planned().with_drafter(|drafter| drafter.costs.tokens_per_forward = tokens.max(1));
+        self.planned().with_drafter(|drafter| drafter.costs.tokens_per_forward = tokens);
         self
     }
 

@@ -242,22 +242,17 @@ impl RoundTimes<'_> {
 /// Decides the shape of the next draft of speculative decoding.
 ///
 /// The automatic mode drafts the length with the most expected tokens a second after the present
-/// text. It knows the times of drafts and passes by their number of tokens, and the acceptance by
-/// position and in easy and hard stretches of the text. It can also grow trees: node by node, the candidate that is accepted most often, as long as that gives
-/// more tokens a second. Or chains can stop where the drafter is unsure: it learns how often tokens
-/// are accepted by the drafter's confidence in them. While no draft is faster than the target
-/// alone, drafting pauses.
+/// text. It can also grow trees, node by node, or stop chains where the drafter is unsure. While no
+/// draft is faster than the target alone, drafting pauses.
 ///
 /// If other sequences share the passes, times are the job's share of them
-/// ([`JobCost::share`](forerun_core::JobCost::share)). So a draft is as long as is good for all
-/// sequences together, if the others do the same. Whether they draft at all, they decide together
-/// ([`SharedGoodput`]).
+/// ([`JobCost::share`](forerun_core::JobCost::share)), so a draft is as long as is good for all, if
+/// the others do the same. Whether they draft at all, they decide together ([`SharedGoodput`]).
 #[derive(Clone, Debug)]
 pub struct SpeculativeDraftLength {
     planned: Planned,
     shape: DraftShape,
     length: DraftLength,
-    grows_trees: bool,
     goodput: SharedGoodput,
 }
 
@@ -275,7 +270,7 @@ impl SpeculativeDraftLength {
             nodes: DecayingMean::default(),
         });
         let planned = Planned::alone(schedule);
-        Self { planned, shape, length, grows_trees: false, goodput: SharedGoodput::default() }
+        Self { planned, shape, length, goodput: SharedGoodput::default() }
     }
 
     fn change(self, change: impl FnOnce(&mut Rounds)) -> Self {
@@ -286,9 +281,7 @@ impl SpeculativeDraftLength {
     /// Returns a copy that grows trees in its automatic mode. Other modes keep the shape.
     #[must_use]
     pub fn growing_trees(self, limits: TreeLimits) -> Self {
-        let grows_trees = self.length == DraftLength::Auto;
-        let trees = grows_trees.then_some(limits);
-        Self { grows_trees, ..self.change(|rounds| rounds.trees = trees) }
+        self.change(|rounds| rounds.trees = rounds.adapts().then_some(limits))
     }
 
     /// Returns a copy whose chains stop where the drafter is unsure, in its automatic mode.
@@ -306,7 +299,7 @@ impl SpeculativeDraftLength {
     /// [`Round::ranked`] then.
     #[must_use]
     pub fn grows_trees(&self) -> bool {
-        self.grows_trees
+        self.planned.with_rounds(|rounds| rounds.trees.is_some())
     }
 
     /// Returns a copy that decides by the goodput of all sequences with the same `goodput`.
