@@ -2,7 +2,6 @@
 
 use crate::SharedGoodput;
 use crate::confidence::{Confidence, Stops};
-use crate::costs::{Drafts, Passes};
 use crate::decaying::DecayingMean;
 use crate::lookup_choice::accepted_of;
 use crate::outlook::Outlook;
@@ -92,7 +91,8 @@ impl Rounds {
         (self.stops && self.may_stop && confidence.is_useful()).then_some(confidence)
     }
 
-    fn times<'a>(&self, facts: Facts<'a>, at_best: bool) -> RoundTimes<'a> {
+    /// Returns the times of rounds at the present load, by the size of their drafts.
+    fn times<'a>(&self, facts: Facts<'a>, at_best: bool) -> impl Fn(DraftSize) -> f64 + use<'a> {
         let longest = match self.trees {
             Some(trees) => trees.nodes.max(trees.depth),
             None if self.is_chain() => self.shape.length(),
@@ -102,10 +102,9 @@ impl Rounds {
         // One length does not show what further tokens cost. To try that is cheap while there is
         // nothing to read first.
         let is_flat = at_best && costs.is_flat_at_best() && costs.lag == 0;
-        RoundTimes {
-            passes: facts.target.passes(longest, false, at_best),
-            drafts: costs.drafts(longest, is_flat),
-        }
+        let passes = facts.target.passes(longest, false, at_best);
+        let drafts = costs.drafts(longest, is_flat);
+        move |size: DraftSize| drafts.ns(size) + passes.ns(size.nodes as f64)
     }
 
     fn nodes_of_tree(&self) -> usize {
@@ -120,7 +119,7 @@ impl Rounds {
             let limits = TreeLimits { nodes: longest, ..trees };
             let in_one_forward = facts.drafter.costs.tokens_per_forward > 1;
             let least = if in_one_forward { limits.depth } else { 1 };
-            let grown = fastest_tree(&outlook, limits, least..=limits.depth, |size| times.ns(size));
+            let grown = fastest_tree(&outlook, limits, least..=limits.depth, &times);
             let shape = DraftShape::Ranked { children: grown.children };
             return Candidate { draft: Drafting::Round(shape), tokens: grown.tokens, ns: grown.ns };
         }
@@ -128,7 +127,7 @@ impl Rounds {
         let stops = self.confidence(facts).filter(|_| assume == Assumption::Usual);
         let stops = stops.map(Confidence::stops);
         let survival = outlook.survival(self.shape.depth());
-        let chain_ns = |length: usize| times.ns(DraftSize::of_chain(length));
+        let chain_ns = |length: usize| times(DraftSize::of_chain(length));
         let (survival, stopping_ns) = match stops.as_ref().filter(|_| self.is_chain()) {
             Some(stops) => (stops.survival(&survival), stops.mean_ns(longest, chain_ns)),
             None => (survival, Vec::new()),
@@ -139,7 +138,7 @@ impl Rounds {
                 false => (self.nodes_of_tree(), self.shape.depth()),
             };
             let ns = stopping_ns.get(length.wrapping_sub(1)).copied();
-            let ns = ns.unwrap_or_else(|| times.ns(DraftSize::of_chain(nodes)));
+            let ns = ns.unwrap_or_else(|| chain_ns(nodes));
             (length, tokens_of_round(&survival, depth), ns)
         });
         let first = (0, 0.0, f64::INFINITY);
@@ -149,7 +148,12 @@ impl Rounds {
             Some(stops) => Some(self.stop_rule(&stops, tokens / ns, &outlook, &times)),
             None => self.confidence(facts).map(|_| StopRule::NEVER),
         };
-        let shape = stopping(self.shape.with_draft_tokens(length), rule);
+        let shape = match (self.shape.with_draft_tokens(length), rule) {
+            (DraftShape::Chain { length }, Some(stop)) => {
+                DraftShape::ConfidentChain { length, stop }
+            }
+            (shape, _) => shape,
+        };
         Candidate { draft: Drafting::Round(shape), tokens, ns }
     }
 
@@ -159,12 +163,12 @@ impl Rounds {
         stops: &Stops<'_>,
         speed: f64,
         outlook: &Outlook,
-        times: &RoundTimes<'_>,
+        times: impl Fn(DraftSize) -> f64,
     ) -> StopRule {
         let longest = self.shape.length();
         // What a further token costs after a typical chain.
         let typical = stops.mean_length(longest).round().max(2.0) as usize;
-        let ns = |length: usize| times.ns(DraftSize::of_chain(length.min(longest)));
+        let ns = |length: usize| times(DraftSize::of_chain(length.min(longest)));
         let token_ns = (ns(typical) - ns(1)) / (typical - 1) as f64;
         let first = outlook.survival(1).last().copied().unwrap_or(1.0);
         stops.rule(token_ns * speed, first)
@@ -172,37 +176,31 @@ impl Rounds {
 
     pub(crate) fn of(&self, facts: Facts<'_>, shape: &DraftShape) -> Candidate {
         let outlook = facts.outlook(Assumption::Usual, self.depth(), usize::MAX);
-        let nodes = if self.is_chain() { shape.length() } else { self.nodes_of_tree() };
-        let size = match shape {
-            DraftShape::Ranked { children } if self.trees.is_some() => DraftSize {
-                nodes: children.iter().sum(),
-                depth: shape.depth(),
-                parents: children.iter().filter(|&&count| count > 0).count(),
-            },
-            _ => DraftSize::of_chain(nodes),
-        };
-        let ns = self.times(facts, false).ns(size);
-        Candidate {
-            draft: Drafting::Round(shape.clone()),
-            tokens: self.tokens(facts, &outlook, shape),
-            ns,
-        }
-    }
-
-    /// Returns the expected tokens of a round with a draft.
-    fn tokens(&self, facts: Facts<'_>, outlook: &Outlook, shape: &DraftShape) -> f64 {
-        match shape {
+        let depth = shape.depth();
+        let (size, tokens) = match shape {
             DraftShape::Ranked { children } if self.trees.is_some() => {
-                outlook.tokens_of_ranked(children)
+                let parents = children.iter().filter(|&&count| count > 0).count();
+                let size = DraftSize { nodes: children.iter().sum(), depth, parents };
+                (size, outlook.tokens_of_ranked(children))
             }
-            DraftShape::ConfidentChain { length, stop } if *stop != StopRule::NEVER => {
-                let survival = outlook.survival(*length);
-                let stops = self.confidence(facts).map(Confidence::stops);
-                let survival = stops.map_or(survival.clone(), |stops| stops.survival(&survival));
-                tokens_of_round(&survival, *length)
+            _ => {
+                let nodes = if self.is_chain() { shape.length() } else { self.nodes_of_tree() };
+                let survival = outlook.survival(depth);
+                let stops = match shape {
+                    DraftShape::ConfidentChain { stop, .. } if *stop != StopRule::NEVER => {
+                        self.confidence(facts).map(Confidence::stops)
+                    }
+                    _ => None,
+                };
+                let survival = match stops {
+                    Some(stops) => stops.survival(&survival),
+                    None => survival,
+                };
+                (DraftSize::of_chain(nodes), tokens_of_round(&survival, depth))
             }
-            _ => tokens_of_round(&outlook.survival(shape.depth()), shape.depth()),
-        }
+        };
+        let ns = self.times(facts, false)(size);
+        Candidate { draft: Drafting::Round(shape.clone()), tokens, ns }
     }
 
     /// Learns what a draft had and how much of it was accepted.
@@ -215,27 +213,6 @@ impl Rounds {
             false => self.assisted.saturating_sub(1).max(1),
         };
         self.nodes.add(round.drafted as f64);
-    }
-}
-
-/// Returns a chain that stops by a rule, if there is one. Other shapes stay as they are.
-fn stopping(shape: DraftShape, rule: Option<StopRule>) -> DraftShape {
-    match (shape, rule) {
-        (DraftShape::Chain { length }, Some(stop)) => DraftShape::ConfidentChain { length, stop },
-        (shape, _) => shape,
-    }
-}
-
-/// The times of rounds by the size of their drafts.
-struct RoundTimes<'a> {
-    passes: Passes<'a>,
-    drafts: Drafts<'a>,
-}
-
-impl RoundTimes<'_> {
-    /// Returns the share of a round at the present load.
-    fn ns(&self, size: DraftSize) -> f64 {
-        self.drafts.ns(size) + self.passes.ns(size.nodes as f64)
     }
 }
 
