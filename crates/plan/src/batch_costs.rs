@@ -1,5 +1,6 @@
 //! How long jobs ran, and what of that was the cost of their neighbours' rows.
 
+use crate::costs::READ_TOKENS;
 use crate::decaying::DecayingMean;
 use forerun_core::{Completion, JobCost};
 
@@ -65,9 +66,9 @@ pub(crate) struct BatchCosts {
 
 /// The variance of the number of rows that is needed to measure the time of a row.
 const MIN_ROW_VARIANCE: f64 = 0.25;
-/// Neighbours with this many times the rows of recent passes, and 32 more, are reading a prompt.
+/// Neighbours with this many times the rows of recent passes are reading a prompt, unless they are
+/// few.
 const UNUSUAL_FACTOR: f64 = 4.0;
-const UNUSUAL_ROWS: f64 = 32.0;
 /// How quickly larger passes become usual.
 const RECENT_GROWTH: f64 = 1.05;
 
@@ -104,7 +105,7 @@ impl BatchCosts {
         let per_pass = |count: u64| count as f64 / cost.passes.max(1) as f64;
         // The neighbours may do as this sequence does, or as in recent passes.
         let alike = per_pass(cost.own_rows) * per_pass(cost.batch_sequences);
-        let usual = UNUSUAL_FACTOR * self.recent_rows.max(alike) + UNUSUAL_ROWS;
+        let usual = UNUSUAL_FACTOR * (self.recent_rows.max(alike) + READ_TOKENS as f64);
         let is_usual = per_pass(cost.neighbour_rows()) <= usual;
         is_usual.then(|| time.duration_ns as f64 * cost.without_neighbours(self.row_ns))
     }

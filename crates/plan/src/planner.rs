@@ -34,8 +34,9 @@ const HOPELESS: f64 = 3.0;
 /// The speedup that a trial may have, whatever the estimates say.
 const LEAST_SPEEDUP: f64 = 1.125;
 /// The number of steps with drafts, at least, after which the target works alone, to measure the
-/// speed to beat, and the share of the time since then that this may lose.
-const PLAIN_EVERY: u32 = 24;
+/// speed to beat, and of windows of what is faster together, after which the other is measured; and
+/// the share of the time since then that a step may lose.
+pub(crate) const PLAIN_EVERY: u32 = 24;
 const PLAIN_SHARE: f64 = 0.003;
 /// The number of such steps after drafting ahead, whose jobs in flight end in the first one.
 const PLAIN_STEPS: u32 = 3;
