@@ -53,7 +53,7 @@ use crate::{DecodeError, Decoder, DsiLookahead, Sequence, jobs::wasted};
 use forerun_core::{
     Cluster, Completion, Draft, Need, Outcome, Scores, Ticket, trace::SpanOutcome, verify_chains,
 };
-use forerun_plan::Planned;
+use forerun_plan::{Planned, Policy};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -19,6 +19,7 @@ mod nominal_times;
 mod pearl;
 mod pearl_options;
 mod registry;
+mod repeated_drafters;
 mod replicas;
 mod score_task;
 mod sequence;
@@ -26,7 +27,7 @@ mod speculative;
 mod ssd;
 mod statistics;
 
-pub use auto::{AUTO_IN_TURNS, Auto};
+pub use auto::Auto;
 pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
 pub use generate::{Decoder, generate, next_tokens};
@@ -35,14 +36,14 @@ pub use method::{
 };
 pub use pearl::Pearl;
 pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};
-pub use registry::{METHODS, new_decoder};
+pub use registry::{AUTO_IN_TURNS, METHODS, new_decoder};
 pub use sequence::{Finish, Limits, Sequence, VerificationRecord};
 pub use speculative::Speculative;
 pub use ssd::Ssd;
 pub use statistics::Statistics;
 
 pub use forerun_plan::{
-    DraftLength, DsiLookahead, PearlDraftLength, RankedRound, Round, SharedGoodput,
+    DraftLength, DsiLookahead, PearlDraftLength, Policy, RankedRound, Round, SharedGoodput,
     SpeculativeDraftLength, TreeLimits, drafter_cores, typical_tree,
 };
 

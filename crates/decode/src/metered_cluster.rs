@@ -4,7 +4,7 @@ use crate::draft_ahead::ChainVerdict;
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, JobOutput, Outcome, Role, SequenceId, Ticket,
 };
-use forerun_plan::{JobObserver, JobTime};
+use forerun_plan::{JobTime, Policy};
 use std::collections::BTreeMap;
 
 /// A policy, and what is measured for it.
@@ -24,7 +24,7 @@ enum JobInFlight {
     Score { rows: usize, while_drafting: bool },
 }
 
-impl<P: JobObserver> Meter<P> {
+impl<P: Policy> Meter<P> {
     pub(crate) fn new(policy: P) -> Self {
         Self { policy, in_flight: BTreeMap::new(), now_ns: 0, is_alone: true }
     }
@@ -43,7 +43,7 @@ impl<P: JobObserver> Meter<P> {
 
     /// Ends a step that has committed `tokens` tokens.
     pub(crate) fn end_step(&mut self, tokens: usize) {
-        self.policy.observe_round(tokens, self.now_ns, self.is_alone);
+        self.policy.planned().observe_step(tokens, self.now_ns, self.is_alone);
     }
 
     /// Forgets the jobs in flight, which have been cancelled.
@@ -60,7 +60,7 @@ pub(crate) struct MeteredCluster<'a, P> {
     drafts: bool,
 }
 
-impl<P: JobObserver> MeteredCluster<'_, P> {
+impl<P: Policy> MeteredCluster<'_, P> {
     /// Returns the policy with what it has learned so far.
     pub(crate) fn policy(&mut self) -> &mut P {
         &mut self.meter.policy
@@ -74,11 +74,11 @@ impl<P: JobObserver> MeteredCluster<'_, P> {
     /// Passes on the verdict on the drafter's chain.
     pub(crate) fn observe_verdict(&mut self, verdict: &ChainVerdict) {
         let ChainVerdict { tested, rejected, further } = verdict;
-        self.meter.policy.observe_verdict(tested, *rejected, *further);
+        self.meter.policy.planned().observe_verdict(tested, *rejected, *further);
     }
 }
 
-impl<P: JobObserver> Cluster for MeteredCluster<'_, P> {
+impl<P: Policy> Cluster for MeteredCluster<'_, P> {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
         let submitted = match (on, &job) {
             (Role::Drafter(drafter), _) => JobInFlight::Draft { drafter },
@@ -107,10 +107,10 @@ impl<P: JobObserver> Cluster for MeteredCluster<'_, P> {
             (Some(JobInFlight::Draft { drafter }), Ok(JobOutput::Draft(draft)))
                 if drafter == self.drafter =>
             {
-                self.meter.policy.observe_draft(draft.tree.len(), &time);
+                self.meter.policy.planned().observe_draft(draft.tree.len(), &time);
             }
             (Some(JobInFlight::Score { rows, while_drafting }), Ok(JobOutput::Score(_))) => {
-                self.meter.policy.observe_score(rows, &time, while_drafting);
+                self.meter.policy.planned().observe_score(rows, &time, while_drafting);
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use crate::{Decoder, DraftLength, PearlOptions, SharedGoodput, SpeculativeDraftLength};
 use forerun_core::{DraftShape, Guesser, Need};
-use forerun_plan::{Planned, TreeLimits};
+use forerun_plan::{Planned, Policy, TreeLimits};
 
 /// A decoding method: what it does, what it offers to drafters, and how its decoder is built.
 pub struct MethodEntry {
@@ -138,7 +138,8 @@ impl DecoderOptions {
         let policy = SpeculativeDraftLength::new(shape, self.length)
             .with_goodput(self.goodput.clone())
             .with_expected_passes(self.expected_passes);
-        if self.pattern.one_forward { policy.in_one_forward() } else { policy }
+        let one_forward = self.pattern.one_forward;
+        if one_forward { policy.with_tokens_per_forward(usize::MAX) } else { policy }
     }
 }
 

@@ -33,7 +33,7 @@ use crate::metered_cluster::Meter;
 use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 use crate::{DecodeError, Decoder, PearlOptions, PearlSchedule, Sequence, jobs};
 use forerun_core::{Cluster, Need, Ticket, verify};
-use forerun_plan::{PearlDraftLength, Planned};
+use forerun_plan::{PearlDraftLength, Planned, Policy};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {

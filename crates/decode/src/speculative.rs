@@ -23,7 +23,7 @@ use crate::jobs;
 use crate::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 use crate::{DecodeError, Decoder, Sequence, SpeculativeDraftLength};
 use forerun_core::{Cluster, Guesser, Need, Verification};
-use forerun_plan::{Planned, TreeLimits};
+use forerun_plan::{Planned, Policy, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {

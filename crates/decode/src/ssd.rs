@@ -36,7 +36,7 @@ use crate::{DecodeError, Decoder, Sequence, SpeculativeDraftLength};
 use forerun_core::{
     Cluster, Completion, Draft, DraftShape, Guesser, Need, SequenceId, Ticket, TokenId,
 };
-use forerun_plan::AcceptanceEstimate;
+use forerun_plan::{Policy, Share};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -60,7 +60,7 @@ pub struct Ssd {
     rounds: DraftRounds,
     /// The number of verdicts to prepare.
     verdicts: usize,
-    acceptance: AcceptanceEstimate,
+    acceptance: Share,
     /// Whether a draft may not be shorter because it was prepared, which depends on times. An
     /// assisted length changes with the verdict.
     reproducible: bool,
@@ -115,7 +115,7 @@ impl Ssd {
         Self {
             rounds,
             verdicts: VERDICTS,
-            acceptance: AcceptanceEstimate::default(),
+            acceptance: Share::default(),
             reproducible: false,
             naming: Vec::new(),
             prepared: Vec::new(),
@@ -176,7 +176,7 @@ impl Ssd {
     /// this probability, too. It is not among the `f` best ones with probability `(1−α)/f`: the
     /// power law that the paper measures, here with exponent 1.
     fn likely_verdicts(&self, drafted: usize) -> Vec<(usize, usize)> {
-        let rate = self.acceptance.rate().clamp(0.05, 0.95);
+        let rate = self.acceptance.value(1.0, 1.0).clamp(0.05, 0.95);
         let of_rank = |rank: usize| match rank {
             0 => rate,
             _ => (1.0 - rate) / (rank * (rank + 1)) as f64,
@@ -355,7 +355,8 @@ impl Decoder for Ssd {
         let accepted = self.rounds.commit(&round, &verdict, &score, sequence, cluster);
         self.keep(accepted, verdict.token, cluster);
         if !self.rounds.has_looked_up {
-            self.acceptance.add(accepted, verdict.rejected);
+            let tested = accepted + usize::from(verdict.rejected);
+            self.acceptance.add(accepted as f64, tested as f64);
         }
         self.verified_ns = Some(score.time.finished_ns);
         Ok(())

@@ -1,6 +1,6 @@
 //! How likely draft tokens are accepted: by position in the draft, and in runs.
 
-use crate::decaying::Share;
+use crate::decaying::{PLACE_DECAY, PRIOR_TESTS, Share, TEST_DECAY, UNTESTED_FADE};
 use crate::outlook::Outlook;
 use crate::ranks::Ranks;
 
@@ -14,7 +14,7 @@ use crate::ranks::Ranks;
 /// Markov model parameters*, without smoothing). Acceptance also falls with the position in a
 /// draft, if the drafter was trained for a few positions, by a factor for each position.
 #[derive(Clone, Debug)]
-pub struct Acceptance {
+pub(crate) struct Acceptance {
     /// The probability that the last token was in an easy stretch.
     easy: f64,
     /// The acceptance rates in hard and in easy stretches.
@@ -29,11 +29,11 @@ pub struct Acceptance {
 
 /// The test of all candidates for a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tested {
+pub(crate) struct Tested {
     /// The number of candidates that were asked for. A drafter may have fewer.
-    pub requested: usize,
+    pub(crate) requested: usize,
     /// The rank of the accepted one, from 0.
-    pub accepted: Option<usize>,
+    pub(crate) accepted: Option<usize>,
 }
 
 /// Positions after this one count as this one. No policy looks further ahead.
@@ -46,14 +46,8 @@ const RATE_TOKENS: f64 = 3.0;
 const STAYS: f64 = 0.97;
 const STAY_TOKENS: f64 = 30.0;
 const EASY: f64 = 0.7;
-/// The number of tokens for which a position's factor is that of the position before it.
-const FACTOR_TOKENS: f64 = 4.0;
-/// The weight of a token compared with the one after it.
-const RATE_DECAY: f64 = 0.99;
+/// The weight of a token compared with the next one, for what lasts for many of them.
 const STAY_DECAY: f64 = 0.998;
-const FACTOR_DECAY: f64 = 0.98;
-/// What a test at a position leaves of the weight of later ones.
-const FACTOR_FADE: f64 = 0.995;
 /// The least factor of the last token of a job, where further jobs are cheap.
 const LEAST_FACTOR: f64 = 0.85;
 /// The number of tested tokens, as far as they still count, that say something.
@@ -65,7 +59,7 @@ impl Default for Acceptance {
     fn default() -> Self {
         Self {
             easy: EASY,
-            rates: [Share::new(RATE_DECAY); 2],
+            rates: [Share::new(TEST_DECAY); 2],
             stays: [Share::new(STAY_DECAY); 2],
             factors: Vec::new(),
             ranks: Ranks::default(),
@@ -74,25 +68,17 @@ impl Default for Acceptance {
 }
 
 impl Acceptance {
-    /// Learns that a verdict accepted so many tokens of a draft, from position `start` on (from 0),
-    /// and whether it rejected the next one.
-    pub fn observe(&mut self, start: usize, accepted: usize, rejected: bool) {
-        for position in start..start + accepted + usize::from(rejected) {
-            self.observe_token(position, position < start + accepted);
-        }
-    }
-
     /// Learns that a verdict accepted the first `accepted` of some tokens, and rejected the next
     /// one, if there is one. Each has its position in the job that drafted it, from 0.
-    pub(crate) fn observe_at(&mut self, positions: &[usize], accepted: usize) {
-        for (index, &position) in positions.iter().enumerate() {
+    pub(crate) fn observe(&mut self, positions: impl IntoIterator<Item = usize>, accepted: usize) {
+        for (index, position) in positions.into_iter().enumerate() {
             self.observe_token(position, index < accepted);
         }
     }
 
     /// Learns from a verdict on a tree whose siblings are in the order of their ranks: the tests of
     /// its positions.
-    pub fn observe_ranked(&mut self, tested: &[Tested]) {
+    pub(crate) fn observe_ranked(&mut self, tested: &[Tested]) {
         for (position, &tested) in tested.iter().enumerate() {
             self.observe_token(position, tested.accepted == Some(0));
             self.ranks.observe(position, tested);
@@ -100,7 +86,7 @@ impl Acceptance {
     }
 
     /// Learns that so many tokens were committed without being tested.
-    pub fn skip(&mut self, tokens: usize) {
+    pub(crate) fn skip(&mut self, tokens: usize) {
         for _ in 0..tokens {
             self.easy = self.after(self.easy);
         }
@@ -110,35 +96,12 @@ impl Acceptance {
     /// this one is about earlier text, so it counts less with each of them.
     pub(crate) fn forget(&mut self, tokens: usize) {
         self.skip(tokens);
-        self.rates.iter_mut().for_each(|rate| rate.fade(RATE_DECAY.powi(tokens as i32)));
+        self.rates.iter_mut().for_each(|rate| rate.fade(TEST_DECAY.powi(tokens as i32)));
     }
 
     /// Returns whether enough tokens were tested to say anything of the text at hand.
     pub(crate) fn is_known(&self) -> bool {
         self.rates.iter().map(Share::weight).sum::<f64>() >= KNOWN_TOKENS
-    }
-
-    /// Returns, for `n` from 0 to `length`, the probability that the first `n` tokens of a draft
-    /// after the present text are accepted.
-    #[must_use]
-    pub fn survival(&self, length: usize) -> Vec<f64> {
-        self.outlook(length).survival(length)
-    }
-
-    /// Returns the same as [`survival`](Self::survival) if each job drafts `per_job` tokens.
-    pub(crate) fn survival_in_jobs(&self, length: usize, per_job: usize) -> Vec<f64> {
-        self.survival_in_jobs_if(self.easy, length, per_job)
-    }
-
-    /// Returns the same as [`survival_in_jobs`](Self::survival_in_jobs) if the text is in an easy
-    /// stretch now.
-    pub(crate) fn survival_in_jobs_if_easy(&self, length: usize, per_job: usize) -> Vec<f64> {
-        self.survival_in_jobs_if(1.0, length, per_job)
-    }
-
-    fn survival_in_jobs_if(&self, easy: f64, length: usize, per_job: usize) -> Vec<f64> {
-        let positions = (0..length).map(|position| position % per_job.max(1));
-        self.outlook_at(easy, positions).survival(length)
     }
 
     /// Returns how many of `longest` tokens a job should draft, because a drafter is worse at later
@@ -152,33 +115,19 @@ impl Acceptance {
         (1..longest.max(1)).take_while(is_good).count() + 1
     }
 
-    /// Returns what the estimate says about the candidates for the next `depth` positions.
-    pub(crate) fn outlook(&self, depth: usize) -> Outlook {
-        self.outlook_if(self.easy, depth)
-    }
-
-    /// Returns the same as [`outlook`](Self::outlook) if the text is in an easy stretch now.
-    pub(crate) fn outlook_if_easy(&self, depth: usize) -> Outlook {
-        self.outlook_if(1.0, depth)
-    }
-
-    fn outlook_if(&self, easy: f64, depth: usize) -> Outlook {
-        self.outlook_at(easy, 0..depth)
-    }
-
-    /// Returns the outlook for candidates with these positions in the jobs that draft them.
-    fn outlook_at(&self, easy: f64, positions: impl Iterator<Item = usize> + Clone) -> Outlook {
-        let rates = self.rates();
-        let last = positions.clone().max().unwrap_or(0);
-        let factors = (0..=last).scan(1.0, |before, position| {
+    /// Returns what the estimate says about the candidates for the next `depth` tokens, of which
+    /// each job drafts `per_job`. `is_easy`: whether to expect that the text is in an easy stretch
+    /// now.
+    pub(crate) fn outlook(&self, is_easy: bool, depth: usize, per_job: usize) -> Outlook {
+        let (easy, rates) = (if is_easy { 1.0 } else { self.easy }, self.rates());
+        let factors = (0..depth.min(per_job.max(1))).scan(1.0, |before, position| {
             *before = self.factor(position, *before);
             Some(*before)
         });
         let factors: Vec<f64> = factors.collect();
-        let best =
-            positions.map(|position| rates.map(|rate| (rate * factors[position]).min(CERTAIN)));
-        let best: Vec<_> = best.collect();
-        let others = self.ranks.if_best_is_wrong(best.len());
+        let best = factors.iter().cycle().take(depth);
+        let best = best.map(|factor| rates.map(|rate| (rate * factor).min(CERTAIN))).collect();
+        let others = self.ranks.if_best_is_wrong(depth);
         Outlook { states: [1.0 - easy, easy], stays: self.stays(), best, others }
     }
 
@@ -194,11 +143,11 @@ impl Acceptance {
         if position > 0 {
             let easy = self.after(self.easy);
             if self.factors.len() < position {
-                self.factors.resize(position, Share::new(FACTOR_DECAY));
+                self.factors.resize(position, Share::new(PLACE_DECAY));
             }
             self.factors[position - 1].add(found, (1.0 - easy) * rates[0] + easy * rates[1]);
             // A position that is no longer drafted is expected to be as good as the one before it.
-            self.factors.iter_mut().skip(position).for_each(|factor| factor.fade(FACTOR_FADE));
+            self.factors.iter_mut().skip(position).for_each(|factor| factor.fade(UNTESTED_FADE));
         }
         // The probabilities of the last token's state and of this one's together.
         let last = [1.0 - self.easy, self.easy];
@@ -243,7 +192,7 @@ impl Acceptance {
     /// Returns the factor of a position after one with the factor `before`.
     fn factor(&self, position: usize, before: f64) -> f64 {
         let factor = position.checked_sub(1).and_then(|at| self.factors.get(at));
-        factor.map_or(before, |factor| factor.value(before, FACTOR_TOKENS).min(1.0))
+        factor.map_or(before, |factor| factor.value(before, PRIOR_TESTS).min(1.0))
     }
 }
 
@@ -258,13 +207,17 @@ mod tests {
         while token < tokens {
             let wrong = (0..length).find(|&position| !right(token + position, position));
             let accepted = wrong.unwrap_or(length);
-            acceptance.observe(0, accepted, wrong.is_some());
+            acceptance.observe(0..accepted + usize::from(wrong.is_some()), accepted);
             if wrong.is_none() {
                 acceptance.skip(1);
             }
             token += accepted + 1;
         }
         acceptance
+    }
+
+    fn survival(acceptance: &Acceptance, length: usize, per_job: usize) -> Vec<f64> {
+        acceptance.outlook(false, length, per_job).survival(length)
     }
 
     /// Returns a number from 0 to 1 that looks random.
@@ -279,7 +232,7 @@ mod tests {
     fn independent_tokens_have_powers_of_one_rate() {
         for rate in [0.2, 0.5, 0.8, 0.95] {
             let acceptance = learn(20_000, 4, |token, _| mixed(token) < rate);
-            let survival = acceptance.survival(4);
+            let survival = survival(&acceptance, 4, 4);
             for (n, found) in survival.iter().enumerate() {
                 let expected = f64::powi(rate, n as i32);
                 assert!((found - expected).abs() < 0.12, "{rate}: {survival:?}");
@@ -290,7 +243,7 @@ mod tests {
     #[test]
     fn later_positions_may_be_worse() {
         let acceptance = learn(20_000, 6, |token, position| position < 3 && mixed(token) < 0.9);
-        let survival = acceptance.survival(6);
+        let survival = survival(&acceptance, 6, 6);
         assert!(survival[3] > 0.55 && survival[4] < 0.12, "{survival:?}");
     }
 
@@ -300,19 +253,19 @@ mod tests {
         let right = |token: usize, _: usize| (token / 60).is_multiple_of(2);
         let easy = learn(60 * 41 - 20, 4, right);
         let hard = learn(60 * 42 - 20, 4, right);
-        assert!(easy.survival(1)[1] > 0.9, "{easy:?}");
-        assert!(hard.survival(1)[1] < 0.1, "{hard:?}");
+        assert!(survival(&easy, 1, 1)[1] > 0.9, "{easy:?}");
+        assert!(survival(&hard, 1, 1)[1] < 0.1, "{hard:?}");
         // Without tests, the stretch may end.
         let mut later = hard.clone();
         later.skip(150);
-        assert!(later.survival(1)[1] > 0.3, "{later:?}");
+        assert!(survival(&later, 1, 1)[1] > 0.3, "{later:?}");
     }
 
     #[test]
     fn jobs_end_before_positions_at_which_the_drafter_fails() {
         let acceptance = learn(20_000, 6, |token, position| position < 3 && mixed(token) < 0.9);
         assert_eq!([1, 2, 6].map(|longest| acceptance.job_length(longest)), [1, 2, 3]);
-        let [alone, long] = [1, 6].map(|per_job| acceptance.survival_in_jobs(6, per_job)[6]);
+        let [alone, long] = [1, 6].map(|per_job| survival(&acceptance, 6, per_job)[6]);
         assert!(alone > 0.3 && long < 0.05, "{alone} {long}");
     }
 }

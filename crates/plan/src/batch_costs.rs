@@ -1,31 +1,8 @@
-//! Estimates from recent rounds. Older rounds count less.
+//! How long jobs ran, and what of that was the cost of their neighbours' rows.
 
+use crate::costs::READ_TOKENS;
 use crate::decaying::DecayingMean;
 use forerun_core::{Completion, JobCost};
-
-/// The weight of a round relative to the round after it.
-const DECAY: f64 = 0.95;
-
-/// An estimate of the acceptance rate.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AcceptanceEstimate {
-    accepted: f64,
-    tested: f64,
-}
-
-impl AcceptanceEstimate {
-    /// Counts a verdict.
-    pub fn add(&mut self, accepted: usize, rejected: bool) {
-        self.accepted = self.accepted * DECAY + accepted as f64;
-        self.tested = self.tested * DECAY + (accepted + usize::from(rejected)) as f64;
-    }
-
-    /// Returns the acceptance rate as if one more token had been accepted.
-    #[must_use]
-    pub fn rate(&self) -> f64 {
-        (self.accepted + 1.0) / (self.tested + 1.0)
-    }
-}
 
 /// How long a job ran, and what its passes cost.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,9 +66,9 @@ pub(crate) struct BatchCosts {
 
 /// The variance of the number of rows that is needed to measure the time of a row.
 const MIN_ROW_VARIANCE: f64 = 0.25;
-/// Neighbours with this many times the rows of recent passes, and 32 more, are reading a prompt.
+/// Neighbours with this many times the rows of recent passes are reading a prompt, unless they are
+/// few.
 const UNUSUAL_FACTOR: f64 = 4.0;
-const UNUSUAL_ROWS: f64 = 32.0;
 /// How quickly larger passes become usual.
 const RECENT_GROWTH: f64 = 1.05;
 
@@ -128,7 +105,7 @@ impl BatchCosts {
         let per_pass = |count: u64| count as f64 / cost.passes.max(1) as f64;
         // The neighbours may do as this sequence does, or as in recent passes.
         let alike = per_pass(cost.own_rows) * per_pass(cost.batch_sequences);
-        let usual = UNUSUAL_FACTOR * self.recent_rows.max(alike) + UNUSUAL_ROWS;
+        let usual = UNUSUAL_FACTOR * (self.recent_rows.max(alike) + READ_TOKENS as f64);
         let is_usual = per_pass(cost.neighbour_rows()) <= usual;
         is_usual.then(|| time.duration_ns as f64 * cost.without_neighbours(self.row_ns))
     }
@@ -169,13 +146,10 @@ pub(crate) struct OneRowTime {
 }
 
 impl OneRowTime {
-    /// Takes a later time without neighbours that was measured elsewhere. Returns by which factor
-    /// it differs.
-    pub(crate) fn replace(&mut self, ns: f64, costs: &BatchCosts) -> f64 {
-        let before_ns = self.without_neighbours_or(ns, costs);
+    /// Takes a time without neighbours in place of all so far.
+    pub(crate) fn replace(&mut self, ns: f64) {
         self.ns.replace(ns);
         self.neighbour_rows.replace(0.0);
-        if before_ns > 0.0 { ns / before_ns } else { 1.0 }
     }
 
     /// Multiplies all times so far.

@@ -1,6 +1,6 @@
 //! What a drafter's confidence says about its tokens, and where a chain should stop because of it.
 
-use crate::decaying::Share;
+use crate::decaying::{CHAIN_DECAY, Share, TEST_DECAY};
 use forerun_core::{CONFIDENCE_CLASSES, StopRule, class_of};
 
 /// Learns how often tokens are accepted by the drafter's confidence, and how often chains go on.
@@ -25,12 +25,8 @@ pub(crate) struct Confidence {
 /// The number of drafts without confidences after which a drafter counts as one that does not know
 /// how sure it is. A few may be those of a grammar that leaves no choice.
 const SILENT_DRAFTS: u32 = 4;
-/// The weight of a token compared with the next one of its class.
-const DECAY: f64 = 0.99;
 /// The weight of the acceptance of all classes, in tokens of one class.
 const PRIOR_TOKENS: f64 = 8.0;
-/// The weight of a chain compared with the next one.
-const CHAIN_DECAY: f64 = 0.97;
 /// The weight of what the rule says after one token, in chains of a length.
 const PRIOR_CHAINS: f64 = 2.0;
 
@@ -39,9 +35,9 @@ impl Default for Confidence {
         Self {
             is_known: false,
             silent_drafts: 0,
-            accepted: [Share::new(DECAY); CONFIDENCE_CLASSES],
-            accepted_of_all: Share::new(DECAY),
-            first: [Share::new(DECAY); CONFIDENCE_CLASSES],
+            accepted: [Share::new(TEST_DECAY); CONFIDENCE_CLASSES],
+            accepted_of_all: Share::new(TEST_DECAY),
+            first: [Share::new(TEST_DECAY); CONFIDENCE_CLASSES],
             rule: StopRule::NEVER,
             goes_on: Vec::new(),
         }

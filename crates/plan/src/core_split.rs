@@ -5,12 +5,6 @@ use crate::rounds::ParallelRounds;
 /// The speed of a pass grows with the number of cores to this power, because cores share the
 /// memory. Measured on up to 16 cores (docs/experiments/cores-and-threads.md).
 const SCALING: f64 = 0.7;
-/// The acceptance rate of the drafts for which cores are divided.
-const ACCEPTANCE: f64 = 0.75;
-/// The longest draft during a pass.
-const LONGEST: f64 = 16.0;
-/// The most tokens to draft before a pass.
-const LONGEST_FIRST: usize = 4;
 
 /// Returns how many of `cores` a drafter should have, so that drafting and verification at the same
 /// time commit the most tokens per second. Both have at least one core.
@@ -20,19 +14,18 @@ const LONGEST_FIRST: usize = 4;
 /// worth their time takes about as long as a pass.
 #[must_use]
 pub fn drafter_cores(cores: usize, ratio: f64) -> usize {
-    let survival: Vec<f64> = (0..48).map(|n| ACCEPTANCE.powi(n)).collect();
+    // Three of four tokens are accepted, and up to 16 drafted during a pass, or 4 before it.
+    let survival: Vec<f64> = (0..48).map(|n| 0.75_f64.powi(n)).collect();
     let speed = |drafter: usize| {
         let pass_ns = ratio / ((cores - drafter) as f64).powf(SCALING);
         let token_ns = (drafter as f64).powf(-SCALING);
-        let new = (pass_ns / token_ns).clamp(1.0, LONGEST);
-        let firsts = (0..=LONGEST_FIRST).map(|first| {
+        let new = (pass_ns / token_ns).clamp(1.0, 16.0);
+        let firsts = (0..=4).map(|first| {
             let first_ns = first as f64 * token_ns;
             let rounds =
                 ParallelRounds { survival: &survival, first, new, first_ns, min_ns: token_ns };
-            {
-                let (tokens, ns) = rounds.cycle(|_| pass_ns);
-                tokens / ns
-            }
+            let (tokens, ns) = rounds.cycle(|_| pass_ns);
+            tokens / ns
         });
         firsts.fold(0.0, f64::max)
     };

@@ -54,11 +54,23 @@ impl CostCurve {
         !self.points.is_empty()
     }
 
+    /// Returns the time of so many rows or tokens.
+    pub(crate) fn at(&self, count: usize) -> f64 {
+        self.up_to(count, false)[count]
+    }
+
     /// Returns the times of 0 to `longest`, in nanoseconds. None takes no time, and a single point
-    /// says that time is proportional.
-    pub(crate) fn up_to(&self, longest: usize) -> Vec<f64> {
+    /// says that time is proportional. `at_best`: the least times that the points allow, those of
+    /// the largest number that occurred and is not larger. Times may have steps there.
+    pub(crate) fn up_to(&self, longest: usize, at_best: bool) -> Vec<f64> {
         let points = self.monotone();
         let mut times = vec![0.0; longest + 1];
+        if at_best {
+            for (count, ns) in points {
+                times.iter_mut().skip(count).for_each(|time| *time = ns);
+            }
+            return times;
+        }
         let (mut from, mut from_ns) = (0, 0.0);
         for &(count, ns) in &points {
             for (at, time) in times.iter_mut().enumerate().take(count + 1).skip(from + 1) {
@@ -74,17 +86,6 @@ impl CostCurve {
         };
         for (at, time) in times.iter_mut().enumerate().skip(from + 1) {
             *time = from_ns + (at - from) as f64 * slope;
-        }
-        times
-    }
-
-    /// Returns the least times of 0 to `longest` that the points allow: those of the largest number
-    /// that occurred and is not larger. Times may have steps there.
-    pub(crate) fn at_best_up_to(&self, longest: usize) -> Vec<f64> {
-        let mut times = vec![0.0; longest + 1];
-        let points = self.monotone();
-        for (count, ns) in points {
-            times.iter_mut().skip(count).for_each(|time| *time = ns);
         }
         times
     }
@@ -127,13 +128,13 @@ mod tests {
     #[test]
     fn knees_are_learned_and_the_rest_is_between() {
         let mut curve = CostCurve::default();
-        assert_eq!(curve.up_to(2), [0.0; 3]);
+        assert_eq!(curve.up_to(2, false), [0.0; 3]);
         curve.add(4, 8.0);
-        assert_eq!(curve.up_to(6), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
+        assert_eq!(curve.up_to(6, false), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
         curve.add(6, 28.0);
-        assert_eq!(curve.up_to(7), [0.0, 2.0, 4.0, 6.0, 8.0, 18.0, 28.0, 38.0]);
-        assert_eq!(curve.up_to(1), [0.0, 2.0]);
-        assert_eq!(curve.at_best_up_to(7), [0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 28.0, 28.0]);
+        assert_eq!(curve.up_to(7, false), [0.0, 2.0, 4.0, 6.0, 8.0, 18.0, 28.0, 38.0]);
+        assert_eq!(curve.up_to(1, false), [0.0, 2.0]);
+        assert_eq!(curve.up_to(7, true), [0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 28.0, 28.0]);
     }
 
     #[test]
@@ -147,7 +148,7 @@ mod tests {
         );
         curve.add(2, 40.0);
         curve.adopt([(1, 30.0), (2, 900.0)].into_iter());
-        let times = curve.up_to(2).iter().map(|ns| ns.round()).collect::<Vec<_>>();
+        let times = curve.up_to(2, false).iter().map(|ns| ns.round()).collect::<Vec<_>>();
         assert_eq!((times, curve.is_measured()), (vec![0.0, 30.0, 40.0], true));
     }
 
@@ -157,7 +158,7 @@ mod tests {
         curve.add(1, 10.0);
         curve.add(2, 14.0);
         curve.add(3, 12.0);
-        let times = curve.up_to(4);
+        let times = curve.up_to(4, false);
         assert!(times.is_sorted() && (times[2] - 13.0).abs() < 0.01, "{times:?}");
     }
 }

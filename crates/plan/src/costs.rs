@@ -32,8 +32,8 @@ pub(crate) struct TargetCosts {
     /// A pass over one row, while no drafter works and while one does.
     alone: OneRowTime,
     while_drafting: OneRowTime,
-    /// The number of cold passes so far, each faster than the one before; `None` after them.
-    cold_passes: Option<u32>,
+    /// The number of first passes, each of which was cold: slower than the next one.
+    cold_passes: u32,
     has_settled: bool,
     /// What further rows add to a pass, by their number, while no drafter works and while one does.
     rows: [CostCurve; 2],
@@ -93,11 +93,10 @@ impl TargetCosts {
     /// Learns from one of the first passes over one row.
     fn settle(&mut self, time: &JobTime, ns: f64) {
         let was_cold = !self.alone.is_known() || self.plain_ns() > COLD * ns;
-        let passes = self.cold_passes.unwrap_or(0) + 1;
-        self.cold_passes = Some(passes);
-        self.has_settled = !was_cold || passes > COLD_PASSES;
+        self.cold_passes += 1;
+        self.has_settled = !was_cold || self.cold_passes > COLD_PASSES;
         match was_cold {
-            true => _ = self.alone.replace(ns, &self.batch),
+            true => self.alone.replace(ns),
             false => self.alone.add(time),
         }
     }
@@ -158,13 +157,10 @@ impl TargetCosts {
     /// Returns the usual time of a pass; `None` for more rows than were tried.
     fn usual_ns(&self, rows: usize, while_drafting: bool) -> Option<f64> {
         let further = rows.saturating_sub(1);
-        let is_known = match while_drafting {
-            true => self.while_drafting.is_known(),
-            false => self.alone.is_known(),
-        };
+        let one_row = if while_drafting { &self.while_drafting } else { &self.alone };
         let rows = &self.rows[usize::from(while_drafting)];
-        (is_known && further <= rows.largest())
-            .then(|| self.one_row_ns(while_drafting) + rows.up_to(further)[further])
+        (one_row.is_known() && further <= rows.largest())
+            .then(|| self.one_row_ns(while_drafting) + rows.at(further))
     }
 
     /// Returns the share of a pass that takes `ns` for `rows` rows, with the time between passes.
@@ -175,8 +171,7 @@ impl TargetCosts {
     /// Returns the times of passes over up to `longest` further rows. `at_best`: numbers of rows
     /// that were not tried cost no more than fewer ones.
     pub(crate) fn passes(&self, longest: usize, while_drafting: bool, at_best: bool) -> Passes<'_> {
-        let rows = &self.rows[usize::from(while_drafting)];
-        let rows = if at_best { rows.at_best_up_to(longest) } else { rows.up_to(longest) };
+        let rows = self.rows[usize::from(while_drafting)].up_to(longest, at_best);
         Passes { costs: self, one_row_ns: self.one_row_ns(while_drafting), rows }
     }
 
@@ -196,7 +191,7 @@ impl TargetCosts {
     /// Returns the mean time of a further row of a pass, or of a token that is read.
     pub(crate) fn row_ns(&self) -> f64 {
         let most = self.rows[0].largest().max(1);
-        (self.rows[0].up_to(most)[most] / most as f64).max(READING_SHARE * self.plain_ns())
+        (self.rows[0].at(most) / most as f64).max(READING_SHARE * self.plain_ns())
     }
 }
 
@@ -219,10 +214,10 @@ impl Passes<'_> {
 }
 
 /// The times of a drafter's jobs, in nanoseconds without the rows of neighbours.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DrafterCosts {
     pub(crate) batch: BatchCosts,
-    /// The number of tokens in a row that one forward makes.
+    /// The number of tokens in a row that one forward makes; 0 counts as 1.
     pub(crate) tokens_per_forward: usize,
     /// The time of a forward in passes of the target that the sizes of the models suggest, and in
     /// nanoseconds once a pass is known.
@@ -242,24 +237,11 @@ pub(crate) struct DrafterCosts {
     interruptions: Interruptions,
 }
 
-impl Default for DrafterCosts {
-    fn default() -> Self {
-        Self {
-            batch: BatchCosts::default(),
-            tokens_per_forward: 1,
-            expected_passes: None,
-            expected_ns: 0.0,
-            forwards: <[CostCurve; 2]>::default(),
-            row_ns: DecayingMean::default(),
-            reading_ns: DecayingMean::default(),
-            forward_after_reading_ns: None,
-            lag: 0,
-            interruptions: Interruptions::default(),
-        }
-    }
-}
-
 impl DrafterCosts {
+    fn per_forward(&self) -> usize {
+        self.tokens_per_forward.max(1)
+    }
+
     /// Expects a forward to take so many passes of the target, by the sizes of the models. If that
     /// is slow, it counts until it is measured.
     pub(crate) fn expect_passes(&mut self, passes: Option<f64>) {
@@ -314,7 +296,7 @@ impl DrafterCosts {
             return self.learn_reading(size, ns, lag, ahead);
         }
         if self.forwards[at].is_known() && further_rows > 0 {
-            let forwards_ns = self.forwards[at].up_to(forwards)[forwards];
+            let forwards_ns = self.forwards[at].at(forwards);
             let row_ns = (ns - forwards_ns) / further_rows as f64;
             self.row_ns.add(row_ns.clamp(0.0, forwards_ns / forwards as f64));
         }
@@ -375,14 +357,14 @@ impl DrafterCosts {
 
     /// Returns the time of a job with one forward; 0 if nothing is known.
     pub(crate) fn forward_ns(&self) -> f64 {
-        self.forwards[0].up_to(1)[1]
+        self.forwards[0].at(1)
     }
 
     /// Returns the number of forwards, and of their rows after the first of each.
     fn forwards_of(&self, size: DraftSize) -> (usize, usize) {
-        let forwards = size.depth.div_ceil(self.tokens_per_forward);
+        let forwards = size.depth.div_ceil(self.per_forward());
         let further =
-            if self.tokens_per_forward > 1 { 0 } else { size.parents.saturating_sub(size.depth) };
+            if self.per_forward() > 1 { 0 } else { size.parents.saturating_sub(size.depth) };
         (forwards, further)
     }
 
@@ -392,29 +374,25 @@ impl DrafterCosts {
 
     fn usual_ns(&self, size: DraftSize, ahead: bool) -> f64 {
         let (forwards, further_rows) = self.forwards_of(size);
-        self.forwards[usize::from(ahead)].up_to(forwards)[forwards] + self.rows_ns(further_rows)
+        self.forwards[usize::from(ahead)].at(forwards) + self.rows_ns(further_rows)
     }
 
     /// Returns the times of drafts of up to `longest` tokens in a row. `at_best`: numbers of
     /// forwards that were not tried cost no more than fewer ones.
     pub(crate) fn drafts(&self, longest: usize, at_best: bool) -> Drafts<'_> {
-        let forwards = longest.div_ceil(self.tokens_per_forward);
-        let ns = match at_best {
-            true => self.forwards[0].at_best_up_to(forwards),
-            false => self.forwards[0].up_to(forwards),
-        };
-        Drafts { costs: self, ns }
+        let forwards = longest.div_ceil(self.per_forward());
+        Drafts { costs: self, ns: self.forwards[0].up_to(forwards, at_best) }
     }
 
     /// Returns the same while the target works.
     pub(crate) fn drafts_ahead(&self, longest: usize) -> Drafts<'_> {
-        let ns = self.forwards[1].up_to(longest.div_ceil(self.tokens_per_forward));
-        Drafts { costs: self, ns }
+        let forwards = longest.div_ceil(self.per_forward());
+        Drafts { costs: self, ns: self.forwards[1].up_to(forwards, false) }
     }
 
     /// Returns the number of tokens that the forwards for `tokens` tokens make.
     pub(crate) fn whole_forwards(&self, tokens: usize) -> usize {
-        tokens.div_ceil(self.tokens_per_forward).saturating_mul(self.tokens_per_forward)
+        tokens.div_ceil(self.per_forward()).saturating_mul(self.per_forward())
     }
 
     /// Returns how many tokens one job should make, up to `max`: few enough to arrive early, but
@@ -424,7 +402,7 @@ impl DrafterCosts {
             ns if ns > 0.0 => ((MIN_JOB_NS / ns.max(1.0)) as usize).max(1),
             _ => 1,
         };
-        forwards.saturating_mul(self.tokens_per_forward).clamp(1, max.max(1))
+        forwards.saturating_mul(self.per_forward()).clamp(1, max.max(1))
     }
 }
 

@@ -1,7 +1,17 @@
 //! Means, shares and speeds in which older measurements count less.
 
-/// The weight of a round relative to the round after it.
+/// The weight of a time, or of a round, compared with the next one.
 const DECAY: f64 = 0.95;
+/// The weight of a test of a token compared with the next one, and of one of a token in a place
+/// that is tested less often: a position in the draft, or a rank.
+pub(crate) const TEST_DECAY: f64 = 0.99;
+pub(crate) const PLACE_DECAY: f64 = 0.98;
+/// The weight of a chain, or of the time of a cycle, compared with the next one.
+pub(crate) const CHAIN_DECAY: f64 = 0.97;
+/// What a test leaves of the weight of places that were not tested. They may have changed.
+pub(crate) const UNTESTED_FADE: f64 = 0.995;
+/// The number of tests that an expectation is worth.
+pub(crate) const PRIOR_TESTS: f64 = 4.0;
 
 /// An exponentially weighted mean.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,10 +79,17 @@ impl DecayingMean {
 
 /// A share that decays by its own weight: parts of wholes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
+pub struct Share {
     part: f64,
     whole: f64,
     decay: f64,
+}
+
+impl Default for Share {
+    /// Creates an unknown share of recent rounds.
+    fn default() -> Self {
+        Self::new(DECAY)
+    }
 }
 
 impl Share {
@@ -81,7 +98,8 @@ impl Share {
         Self { part: 0.0, whole: 0.0, decay }
     }
 
-    pub(crate) fn add(&mut self, part: f64, whole: f64) {
+    /// Adds a part of a whole.
+    pub fn add(&mut self, part: f64, whole: f64) {
         self.add_weighted(part, whole, 1.0);
     }
 
@@ -104,7 +122,8 @@ impl Share {
     }
 
     /// Returns the share, as if it had been `prior` in `wholes` more.
-    pub(crate) fn value(&self, prior: f64, wholes: f64) -> f64 {
+    #[must_use]
+    pub fn value(&self, prior: f64, wholes: f64) -> f64 {
         (self.part + prior * wholes) / (self.whole + wholes)
     }
 }

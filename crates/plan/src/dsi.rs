@@ -1,14 +1,12 @@
 //! DSI's schedule: drafting all the time, on a pipeline of target replicas.
 
 use crate::costs::{Drafts, Passes};
-use crate::planner::Planned;
-use crate::schedule::{Assumptions, Candidate, Drafting, Facts, HORIZON, Schedule};
-use crate::{DraftLength, JobObserver, rounds};
+use crate::planner::{Planned, Policy};
+use crate::schedule::{ABOUT_AS_FAST, Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
+use crate::{DraftLength, rounds};
 
 /// The lookahead before any times are known.
 const INITIAL_LENGTH: usize = 4;
-/// A lookahead is about as fast as another one within this factor.
-const ABOUT_AS_FAST: f64 = 1.001;
 
 /// The closed form of DSI (arXiv 2405.14105).
 #[derive(Clone, Debug)]
@@ -16,7 +14,7 @@ pub(crate) struct Pipeline {
     longest: usize,
     mode: DraftLength,
     /// The number of replicas that have not failed.
-    pub(crate) replicas: usize,
+    replicas: usize,
 }
 
 impl Pipeline {
@@ -28,7 +26,7 @@ impl Pipeline {
         self.replicas > 1
     }
 
-    pub(crate) fn best(&self, facts: Facts<'_>, assume: Assumptions) -> Candidate {
+    pub(crate) fn best(&self, facts: Facts<'_>, assume: Assumption) -> Candidate {
         let terms = Terms::new(self, facts, assume);
         if !self.adapts() {
             return terms.candidate(self.longest);
@@ -45,7 +43,7 @@ impl Pipeline {
         let rows = fast.min_by_key(|rows| rows.abs_diff(enough)).unwrap_or(1);
         let mut best = all[rows - 1].clone();
         if let Drafting::Pipeline { ahead, .. } = &mut best.draft
-            && assume == Assumptions::USUAL
+            && assume == Assumption::Usual
         {
             *ahead = terms.tokens_that_pay(1.0 / best.ns * best.tokens);
         }
@@ -53,12 +51,12 @@ impl Pipeline {
     }
 
     pub(crate) fn cycle_ns(&self, facts: Facts<'_>, rows: usize, accepted: usize) -> f64 {
-        let terms = Terms::new(self, facts, Assumptions::USUAL);
+        let terms = Terms::new(self, facts, Assumption::Usual);
         terms.pipeline(rows).ns_of(accepted, |rows| terms.pass_ns(rows))
     }
 
     pub(crate) fn of(&self, facts: Facts<'_>, rows: usize) -> Candidate {
-        Terms::new(self, facts, Assumptions::USUAL).candidate(rows)
+        Terms::new(self, facts, Assumption::Usual).candidate(rows)
     }
 }
 
@@ -73,10 +71,11 @@ struct Terms<'a> {
 }
 
 impl<'a> Terms<'a> {
-    fn new(schedule: &'a Pipeline, facts: Facts<'a>, assume: Assumptions) -> Self {
+    fn new(schedule: &'a Pipeline, facts: Facts<'a>, assume: Assumption) -> Self {
         let per_job = facts.tokens_per_job(schedule.longest);
-        let survival = facts.survival(assume.text, HORIZON.max(4 * schedule.longest), per_job);
-        let passes = facts.target.passes(schedule.longest, true, assume.at_best);
+        let horizon = HORIZON.max(4 * schedule.longest);
+        let survival = facts.outlook(assume, horizon, per_job).survival(horizon);
+        let passes = facts.target.passes(schedule.longest, true, assume != Assumption::Usual);
         let drafts = facts.drafter.costs.drafts_ahead(schedule.longest);
         Self { schedule, facts, survival, passes, drafts, per_job }
     }
@@ -135,9 +134,7 @@ impl<'a> Terms<'a> {
 #[derive(Clone, Debug)]
 pub struct DsiLookahead {
     planned: Planned,
-    length: usize,
-    mode: DraftLength,
-    replicas: usize,
+    schedule: Pipeline,
 }
 
 impl DsiLookahead {
@@ -146,59 +143,42 @@ impl DsiLookahead {
     #[must_use]
     pub fn new(length: usize, mode: DraftLength, replicas: usize) -> Self {
         let (longest, replicas) = (length.max(1), replicas.max(1));
-        let schedule = Schedule::Pipeline(Pipeline { longest, mode, replicas });
-        Self { planned: Planned::alone(schedule), length: longest, mode, replicas }
-    }
-
-    /// Returns a copy configured for a drafter that makes `tokens` tokens in one forward.
-    #[must_use]
-    pub fn with_tokens_per_forward(self, tokens: usize) -> Self {
-        self.planned.set_tokens_per_forward(tokens);
-        self
-    }
-
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
-    /// the sizes of the models. An automatic lookahead does not try a slow one to learn that.
-    #[must_use]
-    pub fn with_expected_passes(self, passes: Option<f64>) -> Self {
-        self.planned.expect_passes(passes);
-        self
+        let schedule = Pipeline { longest, mode, replicas };
+        Self { planned: Planned::alone(Schedule::Pipeline(schedule.clone())), schedule }
     }
 
     fn current(&self) -> (usize, usize) {
         match self.planned.draft() {
             Some(Drafting::Pipeline { rows, ahead }) => (rows, ahead),
-            _ => (INITIAL_LENGTH.min(self.length), usize::MAX),
+            _ => (INITIAL_LENGTH.min(self.schedule.longest), usize::MAX),
         }
     }
 
     /// Returns whether to draft now. Otherwise the target is faster alone.
     #[must_use]
     pub fn drafts(&self) -> bool {
-        self.mode != DraftLength::Auto || self.planned.draft().is_some()
+        !self.schedule.adapts() || self.planned.draft().is_some()
     }
 
     /// Returns the number of draft tokens in a verification job.
     #[must_use]
     pub fn length(&self) -> usize {
-        if self.mode == DraftLength::Auto { self.current().0 } else { self.length }
+        if self.schedule.adapts() { self.current().0 } else { self.schedule.longest }
     }
 
     /// Returns the largest number of rows of a job that takes drafts that have accumulated.
     #[must_use]
     pub fn max_rows(&self) -> usize {
-        match self.mode {
-            DraftLength::Auto => self.length().max(2),
-            _ => self.max_ahead(),
-        }
+        if self.schedule.adapts() { self.length().max(2) } else { self.max_ahead() }
     }
 
     /// Sets the number of target replicas that have not failed, if the lookahead follows measured
     /// times.
     pub fn set_replicas(&mut self, count: usize) {
-        if self.mode == DraftLength::Auto && self.replicas != count.max(1) {
-            self.replicas = count.max(1);
-            self.planned.set_replicas(self.replicas);
+        if self.schedule.adapts() && self.schedule.replicas != count.max(1) {
+            self.schedule.replicas = count.max(1);
+            let schedule = Schedule::Pipeline(self.schedule.clone());
+            self.planned.with_schedule(|of_planned| *of_planned = schedule);
         }
     }
 
@@ -207,9 +187,9 @@ impl DsiLookahead {
     /// target.
     #[must_use]
     pub fn max_waiting(&self) -> usize {
-        match self.mode {
-            DraftLength::Auto => self.replicas.min(2) * self.max_rows(),
-            _ => usize::MAX,
+        match self.schedule.adapts() {
+            true => self.schedule.replicas.min(2) * self.max_rows(),
+            false => usize::MAX,
         }
     }
 
@@ -218,17 +198,17 @@ impl DsiLookahead {
     /// automatic mode drafts fewer if drafting takes cores from the target.
     #[must_use]
     pub fn max_ahead(&self) -> usize {
-        let ahead = if self.mode == DraftLength::Auto { self.current().1 } else { usize::MAX };
-        (self.length() * (self.replicas + 2)).min(ahead)
+        let ahead = if self.schedule.adapts() { self.current().1 } else { usize::MAX };
+        (self.length() * (self.schedule.replicas + 2)).min(ahead)
     }
 
     /// Returns how many tokens one draft job should make.
     #[must_use]
     pub fn tokens_per_job(&self) -> usize {
         let length = self.length();
-        self.planned.with_facts(|facts| match self.mode {
-            DraftLength::Auto => facts.tokens_per_job(length),
-            _ => facts.drafter.costs.tokens_per_job(length),
+        self.planned.with_facts(|facts| match self.schedule.adapts() {
+            true => facts.tokens_per_job(length),
+            false => facts.drafter.costs.tokens_per_job(length),
         })
     }
 
@@ -236,7 +216,7 @@ impl DsiLookahead {
     /// the time of a pass. More would hold up the job.
     #[must_use]
     pub fn max_lag(&self) -> usize {
-        if self.mode != DraftLength::Auto {
+        if !self.schedule.adapts() {
             return usize::MAX;
         }
         let in_a_pass = self.planned.with_facts(|facts| {
@@ -245,23 +225,11 @@ impl DsiLookahead {
         });
         in_a_pass.map_or(usize::MAX, |tokens| tokens.max(self.max_ahead()))
     }
-
-    /// Returns its place in the planner.
-    pub fn planned(&mut self) -> &mut Planned {
-        &mut self.planned
-    }
-
-    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
-    /// learned times and acceptance.
-    #[must_use]
-    pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        Self { planned: self.planned.for_new_answer(prompt_tokens), ..self.clone() }
-    }
 }
 
-impl JobObserver for DsiLookahead {
-    fn place(&self) -> &Planned {
-        &self.planned
+impl Policy for DsiLookahead {
+    fn planned(&mut self) -> &mut Planned {
+        &mut self.planned
     }
 }
 
@@ -282,13 +250,17 @@ mod tests {
             let drafts = lookahead.drafts();
             let rows = if drafts { lookahead.length() } else { 1 };
             if drafts {
-                lookahead.observe_draft(tokens, &JobTime::alone(draft_ns));
+                lookahead.planned().observe_draft(tokens, &JobTime::alone(draft_ns));
             }
-            lookahead.observe_score(rows, &JobTime::alone(pass_ns(rows)), drafts);
+            lookahead.planned().observe_score(rows, &JobTime::alone(pass_ns(rows)), drafts);
             let tested: Vec<usize> = (0..rows).filter(|_| drafts).collect();
-            lookahead.observe_verdict(&tested, false, usize::from(!drafts || step % 8 == 0));
+            lookahead.planned().observe_verdict(
+                &tested,
+                false,
+                usize::from(!drafts || step % 8 == 0),
+            );
             now_ns += pass_ns(1);
-            lookahead.observe_round(if drafts { rows } else { 1 }, now_ns, !drafts);
+            lookahead.planned().observe_step(if drafts { rows } else { 1 }, now_ns, !drafts);
         }
         lookahead
     }
@@ -322,7 +294,7 @@ mod tests {
     #[test]
     fn a_fixed_lookahead_is_constant_and_bounds_the_drafts() {
         let mut lookahead = DsiLookahead::new(5, DraftLength::Fixed, 3);
-        lookahead.observe_score(1, &JobTime::alone(1_000), true);
+        lookahead.planned().observe_score(1, &JobTime::alone(1_000), true);
         assert_eq!((lookahead.length(), lookahead.max_ahead()), (5, 25));
     }
 }

@@ -7,6 +7,7 @@
 //! Decoding for Serving Large Language Models Using Goodput*, Liu et al. 2024, arXiv 2406.14066),
 //! with drafts and without, for each level of the load.
 
+use crate::planner::PLAIN_EVERY;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The goodput of the sequences of one engine, which they measure and decide by together.
@@ -70,15 +71,11 @@ impl Default for Window {
     }
 }
 
-/// The tokens of each sequence before a window is measured. Rounds of the window before end in this
-/// time.
-const SETTLING_TOKENS: f64 = 8.0;
-/// The tokens of each sequence that are measured.
+/// The tokens of each sequence that are measured, after half as many, in which rounds of the window
+/// before end.
 const MEASURED_TOKENS: f64 = 16.0;
 /// Both choices are measured so many times in turn at first.
 const FIRST_WINDOWS: u32 = 3;
-/// The slower choice is measured again after so many windows of the faster one.
-const WINDOWS: u32 = 24;
 /// The weight of the newest window.
 const NEWEST: f64 = 0.3;
 /// The weight of the newest number of sequences.
@@ -108,7 +105,7 @@ impl Goodput {
         window.last_ns = window.last_ns.max(now_ns);
         window.tokens += tokens;
         match window.measured_from_ns {
-            None if window.tokens as f64 >= SETTLING_TOKENS * self.sequences => {
+            None if window.tokens as f64 >= MEASURED_TOKENS / 2.0 * self.sequences => {
                 (window.measured_from_ns, window.tokens) = (Some(now_ns), 0);
             }
             // Nothing was decoded for a while.
@@ -156,7 +153,7 @@ impl Level {
         if with.measured.min(without.measured) < FIRST_WINDOWS {
             return with.measured <= without.measured;
         }
-        let is_trial = self.windows >= WINDOWS;
+        let is_trial = self.windows >= PLAIN_EVERY;
         if is_trial {
             self.windows = 0;
         }

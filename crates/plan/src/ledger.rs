@@ -20,16 +20,15 @@ pub(crate) struct Ledger {
 const TRIAL_SHARE: f64 = 0.006;
 const GAIN_SHARE: f64 = 0.005;
 /// The passes that trials may lose at first.
-const TRIAL_PASSES: f64 = 3.0;
+pub(crate) const TRIAL_PASSES: f64 = 3.0;
 /// The share of the time that drafting may lose altogether, and the passes that it may lose at
 /// first.
 const LOSS_SHARE: f64 = 0.008;
 const LOSS_PASSES: f64 = 14.0;
 /// The share of the time that catching up may take for each time that a trial might double the
-/// speed, and the passes that it may take at first: as many as a trial may lose.
+/// speed, which counts up to so many times. At first it may take as much as a trial may lose.
 const CATCH_UP_SHARE: f64 = 0.007;
 const CATCH_UP_GAIN: f64 = 3.0;
-const CATCH_UP_PASSES: f64 = TRIAL_PASSES;
 /// The gains that may be lost again, as a share of the time.
 const KEPT_SHARE: f64 = 0.05;
 
@@ -71,7 +70,7 @@ impl Ledger {
         let gain = gain.clamp(0.0, CATCH_UP_GAIN);
         let share = CATCH_UP_SHARE * gain;
         let budget_ns = share * self.elapsed_ns;
-        let first_ns = CATCH_UP_PASSES * gain.min(1.0) * pass_ns;
+        let first_ns = TRIAL_PASSES * gain.min(1.0) * pass_ns;
         self.catch_up_ns + ns <= budget_ns + first_ns
     }
 

@@ -15,17 +15,15 @@ use crate::decaying::Share;
 #[derive(Clone, Debug)]
 pub struct LookupChoice {
     /// The acceptance rates of guessed tokens, by the logarithm of the guess's score.
-    rates: [Share; CLASSES],
+    rates: [Share; RATES.len()],
     /// The accepted tokens of the drafter's drafts.
     drafter: Share,
 }
 
-/// The number of classes of scores: below 2, below 4, and so on.
-const CLASSES: usize = 6;
-/// The acceptance rates of the classes before anything is known, and the number of tokens that this
-/// knowledge is worth. They are a little below those of suffix decoding in greedy answers of
+/// The acceptance rates of the classes of scores, below 2, below 4, and so on, before anything is
+/// known, and the number of tokens that this knowledge is worth. They are a little below those of suffix decoding in greedy answers of
 /// SmolLM2-135M to prompts of Spec-Bench (docs/experiments/lookups.md).
-const RATES: [f64; CLASSES] = [0.15, 0.25, 0.4, 0.5, 0.75, 0.85];
+const RATES: [f64; 6] = [0.15, 0.25, 0.4, 0.5, 0.75, 0.85];
 const RATE_TOKENS: f64 = 2.0;
 /// The tokens that a drafter has accepted before anything is known, which is worth one draft.
 const DRAFTER_TOKENS: f64 = 1.0;
@@ -36,7 +34,7 @@ const LEAST_CHANCE: f64 = 0.1;
 
 impl Default for LookupChoice {
     fn default() -> Self {
-        Self { rates: [Share::new(DECAY); CLASSES], drafter: Share::new(DECAY) }
+        Self { rates: [Share::new(DECAY); RATES.len()], drafter: Share::new(DECAY) }
     }
 }
 
@@ -84,7 +82,7 @@ impl LookupChoice {
 const LONGEST: usize = 16;
 
 fn class_of(score: f64) -> usize {
-    (score.max(1.0).log2() as usize).min(CLASSES - 1)
+    (score.max(1.0).log2() as usize).min(RATES.len() - 1)
 }
 
 /// Returns the expected number of accepted tokens of `length`, if each that is tested is accepted

@@ -1,13 +1,11 @@
 //! PEARL's schedule: drafting during each pass of the target.
 
+use crate::DraftLength;
 use crate::costs::{Drafts, Passes};
-use crate::planner::Planned;
+use crate::planner::{Planned, Policy, State};
 use crate::rounds::ParallelRounds;
-use crate::schedule::{Assumptions, Candidate, Drafting, Facts, HORIZON, Schedule};
-use crate::{DraftLength, JobObserver};
+use crate::schedule::{ABOUT_AS_FAST, Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
 
-/// A longer draft has to be faster by this factor: it says more than the estimates know.
-const MIN_GAIN: f64 = 1.001;
 /// The draft length before any times are known.
 const INITIAL_LENGTH: usize = 3;
 
@@ -34,7 +32,7 @@ impl Parallel {
     pub(crate) fn best(
         &self,
         facts: Facts<'_>,
-        assume: Assumptions,
+        assume: Assumption,
         current: Option<&Drafting>,
     ) -> Candidate {
         let terms = Terms::new(self, facts, assume);
@@ -48,8 +46,9 @@ impl Parallel {
             Some(&Drafting::Parallel { first, .. }) if self.eager => first,
             _ => 0,
         };
+        // Short drafts waste less.
         let better = |best: Candidate, next: Candidate| {
-            if next.speed() > best.speed() * MIN_GAIN { next } else { best }
+            if next.speed() > best.speed() * ABOUT_AS_FAST { next } else { best }
         };
         // First γ, and then what is drafted before a pass.
         let lengths = (1..=longest).map(|gamma| terms.candidate(gamma, first));
@@ -61,7 +60,7 @@ impl Parallel {
     }
 
     pub(crate) fn of(&self, facts: Facts<'_>, gamma: usize, first: usize) -> Candidate {
-        Terms::new(self, facts, Assumptions::USUAL).candidate(gamma, first)
+        Terms::new(self, facts, Assumption::Usual).candidate(gamma, first)
     }
 
     pub(crate) fn cycle_ns(
@@ -70,7 +69,7 @@ impl Parallel {
         (gamma, first): (usize, usize),
         accepted: usize,
     ) -> f64 {
-        let terms = Terms::new(self, facts, Assumptions::USUAL);
+        let terms = Terms::new(self, facts, Assumption::Usual);
         terms.rounds(gamma, first).ns_of(accepted, |rows| terms.passes.ns(rows - 1.0))
     }
 }
@@ -87,10 +86,10 @@ struct Terms<'a> {
 }
 
 impl<'a> Terms<'a> {
-    fn new(schedule: &'a Parallel, facts: Facts<'a>, assume: Assumptions) -> Self {
+    fn new(schedule: &'a Parallel, facts: Facts<'a>, assume: Assumption) -> Self {
         let per_job = facts.tokens_per_job(schedule.cap());
-        let survival = facts.survival(assume.text, HORIZON, per_job);
-        let passes = facts.target.passes(4 * schedule.longest, true, assume.at_best);
+        let survival = facts.outlook(assume, HORIZON, per_job).survival(HORIZON);
+        let passes = facts.target.passes(4 * schedule.longest, true, assume != Assumption::Usual);
         let drafts = facts.drafter.costs.drafts_ahead(schedule.cap());
         let first_drafts = facts.drafter.costs.drafts(schedule.longest, false);
         Self { schedule, facts, survival, passes, drafts, first_drafts }
@@ -131,9 +130,7 @@ impl<'a> Terms<'a> {
 #[derive(Clone, Debug)]
 pub struct PearlDraftLength {
     planned: Planned,
-    length: usize,
-    mode: DraftLength,
-    eager: bool,
+    schedule: Parallel,
 }
 
 impl PearlDraftLength {
@@ -144,37 +141,22 @@ impl PearlDraftLength {
     /// drafter that has made a fixed γ tokens makes up to γ more while the target is busy.
     #[must_use]
     pub fn new(length: usize, mode: DraftLength, eager: bool) -> Self {
-        let schedule = Schedule::Parallel(Parallel { longest: length, mode, eager });
-        Self { planned: Planned::alone(schedule), length, mode, eager }
-    }
-
-    /// Returns a copy configured for a drafter that makes `tokens` tokens in one forward
-    /// (ParallelSpec, PARD).
-    #[must_use]
-    pub fn with_tokens_per_forward(self, tokens: usize) -> Self {
-        self.planned.set_tokens_per_forward(tokens);
-        self
-    }
-
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
-    /// the sizes of the models. An automatic length does not try a slow one to learn that.
-    #[must_use]
-    pub fn with_expected_passes(self, passes: Option<f64>) -> Self {
-        self.planned.expect_passes(passes);
-        self
+        let schedule = Parallel { longest: length, mode, eager };
+        Self { planned: Planned::alone(Schedule::Parallel(schedule.clone())), schedule }
     }
 
     /// Returns γ of the next round; 0 if the drafter should pause.
     #[must_use]
     pub fn next_length(&self) -> usize {
-        if self.mode == DraftLength::Fixed {
-            return self.length;
+        let Parallel { longest, mode, .. } = self.schedule;
+        if mode == DraftLength::Fixed {
+            return longest;
         }
         match self.planned.draft() {
             Some(Drafting::Parallel { gamma, .. }) => gamma,
             // The drafter reads the prompt with the target, unless earlier answers were faster
             // without it.
-            _ if self.planned.reads_prompt() => INITIAL_LENGTH.min(self.length),
+            _ if self.planned.with(State::reads_prompt) => INITIAL_LENGTH.min(longest),
             _ => 0,
         }
     }
@@ -183,24 +165,27 @@ impl PearlDraftLength {
     #[must_use]
     pub fn first_length(&self) -> usize {
         let first = match self.planned.draft() {
-            Some(Drafting::Parallel { first, .. }) if self.mode == DraftLength::Auto => first,
+            Some(Drafting::Parallel { first, .. }) if self.schedule.adapts() => first,
             _ => return 0,
         };
         // Only gains are at risk: the target works meanwhile if nothing is drafted first.
-        let first_ns = self.planned.with_facts(|facts| {
-            facts.drafter.costs.drafts(first, false).in_jobs_ns(first, facts.tokens_per_job(first))
+        let has_gained = self.planned.with(|state, entry| {
+            let facts = state.facts(entry);
+            let drafts = facts.drafter.costs.drafts(first, false);
+            drafts.in_jobs_ns(first, facts.tokens_per_job(first)) <= state.ledger.gained_ns()
         });
-        if self.planned.has_gained(first_ns) { first } else { 0 }
+        if has_gained { first } else { 0 }
     }
 
     /// Returns the maximum number of tokens to draft during one pass, for this γ.
     #[must_use]
     pub fn max_new(&self, gamma: usize) -> usize {
-        match self.mode {
-            DraftLength::Fixed if self.eager => 2 * gamma,
+        let Parallel { mode, eager, .. } = self.schedule;
+        match mode {
+            DraftLength::Fixed if eager => 2 * gamma,
             // The job in flight when a round ends counts towards the next round. A drafter that
             // barely keeps up must not become idle because of it.
-            DraftLength::Auto if self.eager && self.barely_keeps_up(gamma) => {
+            DraftLength::Auto if eager && self.barely_keeps_up(gamma) => {
                 gamma + self.tokens_per_job(gamma)
             }
             _ => gamma,
@@ -221,9 +206,9 @@ impl PearlDraftLength {
     /// Returns how many tokens one draft job should make.
     #[must_use]
     pub fn tokens_per_job(&self, gamma: usize) -> usize {
-        self.planned.with_facts(|facts| match self.mode {
-            DraftLength::Auto => facts.tokens_per_job(gamma),
-            _ => facts.drafter.costs.tokens_per_job(gamma),
+        self.planned.with_facts(|facts| match self.schedule.adapts() {
+            true => facts.tokens_per_job(gamma),
+            false => facts.drafter.costs.tokens_per_job(gamma),
         })
     }
 
@@ -231,25 +216,13 @@ impl PearlDraftLength {
     /// automatic mode counts on jobs of the usual length.
     #[must_use]
     pub fn tokens_per_first_job(&self, first: usize) -> usize {
-        if self.mode == DraftLength::Auto { self.tokens_per_job(first) } else { first }
-    }
-
-    /// Returns its place in the planner.
-    pub fn planned(&mut self) -> &mut Planned {
-        &mut self.planned
-    }
-
-    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
-    /// learned times and acceptance.
-    #[must_use]
-    pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        Self { planned: self.planned.for_new_answer(prompt_tokens), ..self.clone() }
+        if self.schedule.adapts() { self.tokens_per_job(first) } else { first }
     }
 }
 
-impl JobObserver for PearlDraftLength {
-    fn place(&self) -> &Planned {
-        &self.planned
+impl Policy for PearlDraftLength {
+    fn planned(&mut self) -> &mut Planned {
+        &mut self.planned
     }
 }
 
@@ -264,9 +237,10 @@ mod tests {
     fn a_stretch_fades_with_every_token_that_was_not_tested() {
         let acceptance_after = |further| {
             let mut draft_length = PearlDraftLength::new(8, DraftLength::Auto, true);
-            (0..30).for_each(|_| draft_length.observe_verdict(&[0], true, 1));
-            draft_length.observe_verdict(&[0], true, further);
-            draft_length.planned.with_facts(|of| of.drafter.acceptance.survival(1)[1])
+            (0..30).for_each(|_| draft_length.planned().observe_verdict(&[0], true, 1));
+            draft_length.planned().observe_verdict(&[0], true, further);
+            let outlook = draft_length.planned.with_facts(|of| of.outlook(Assumption::Usual, 1, 1));
+            outlook.survival(1)[1]
         };
         let after = [1, 2, 5, 20].map(acceptance_after);
         assert!(after.is_sorted_by(|less, more| less < more), "{after:?}");
@@ -299,9 +273,9 @@ mod tests {
             lengths.push(gamma);
             let rows = unverified as u64 + 1;
             let time = score_ns[0] + (rows - 1) * score_ns[1];
-            draft_length.observe_score(rows as usize, &JobTime::alone(time), gamma > 0);
+            draft_length.planned().observe_score(rows as usize, &JobTime::alone(time), gamma > 0);
             if gamma > 0 {
-                draft_length.observe_draft(gamma, &JobTime::alone(draft_ns(gamma)));
+                draft_length.planned().observe_draft(gamma, &JobTime::alone(draft_ns(gamma)));
             }
             // One draft token of `run` is wrong.
             let tested = unverified + usize::from(gamma > 0);
@@ -309,12 +283,12 @@ mod tests {
             let own = wrong.is_some() || gamma == 0;
             // All tokens are as often right at the start of a job as later.
             let positions = vec![0; wrong.map_or(tested, |accepted| accepted + 1)];
-            draft_length.observe_verdict(&positions, wrong.is_some(), usize::from(own));
+            draft_length.planned().observe_verdict(&positions, wrong.is_some(), usize::from(own));
             // A round waits for all draft tokens, or for those of one job.
-            let awaited = if draft_length.eager { gamma.min(1) } else { gamma };
+            let awaited = if draft_length.schedule.eager { gamma.min(1) } else { gamma };
             now_ns += time.max(if gamma > 0 { draft_ns(awaited) } else { 0 });
             let committed = wrong.unwrap_or(tested) + usize::from(own);
-            draft_length.observe_round(committed, now_ns, unverified == 0 && gamma == 0);
+            draft_length.planned().observe_step(committed, now_ns, unverified == 0 && gamma == 0);
             right += wrong.map_or(tested, |accepted| accepted + 1);
             unverified = if wrong.is_some() || gamma == 0 { 0 } else { gamma - 1 };
         }
@@ -405,10 +379,10 @@ mod tests {
     #[test]
     fn jobs_end_before_positions_at_which_the_drafter_fails() {
         let mut draft_length = PearlDraftLength::new(6, DraftLength::Auto, true);
-        (0..3).for_each(|_| draft_length.observe_draft(6, &JobTime::alone(60_000)));
+        (0..3).for_each(|_| draft_length.planned().observe_draft(6, &JobTime::alone(60_000)));
         assert_eq!(draft_length.tokens_per_job(6), 6);
         for _ in 0..100 {
-            draft_length.observe_verdict(&[0, 1, 2, 3], true, 1);
+            draft_length.planned().observe_verdict(&[0, 1, 2, 3], true, 1);
         }
         assert_eq!(draft_length.tokens_per_job(6), 3);
     }

@@ -8,54 +8,45 @@
 
 use crate::JobTime;
 use crate::costs::{READ_TOKENS, TargetCosts};
-use crate::decaying::DecayingMean;
+use crate::decaying::{CHAIN_DECAY, DecayingMean};
 use crate::interruptions::Interruptions;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, TRIAL_PASSES};
 use crate::ranked_tree::DraftSize;
 use crate::round::Round;
-use crate::schedule::{Assumptions, Candidate, Drafter, Drafting, Facts, Schedule};
+use crate::schedule::{Assumption, Candidate, Drafter, Drafting, Facts, Schedule};
 use crate::speculative::Rounds;
+use forerun_core::DraftShape;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The factor by which drafting must be faster than the target alone to begin, and by which another
-/// schedule must be faster than the present one.
+/// The factor by which drafting must be faster than the target alone to begin, and by which a trial
+/// or another schedule must be faster than the present one.
 const MIN_GAIN: f64 = 1.005;
 const MIN_GAIN_OF_CHANGE: f64 = 1.03;
-/// The factor by which a trial must be faster at best.
-const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 /// Drafters are tried in the order of the time for which they were not tested, in so many tokens.
 const UNTESTED_TOKENS: usize = 64;
 /// The number of tokens in which a change must pay for its start.
 const HORIZON_OF_CHANGE: f64 = 256.0;
-/// The number of steps of a trial of a schedule that drafts ahead, and the time that it may lose, in
-/// passes of the target alone.
-const TRIAL_STEPS: u32 = 8;
-const TRIAL_LOSS: f64 = 3.0;
+/// The number of steps for which a method that drafts ahead is tried, or pauses: decisions take
+/// time, in which a small target could go on.
+const STEPS_AHEAD: u32 = 8;
 /// A drafter that cannot pay however right it is is tried as if a trial cost so many times as much.
 const HOPELESS: f64 = 3.0;
 /// The speedup that a trial may have, whatever the estimates say.
 const LEAST_SPEEDUP: f64 = 1.125;
 /// The number of steps with drafts, at least, after which the target works alone, to measure the
-/// speed to beat, and the share of the time since then that this may lose.
-const PLAIN_EVERY: u32 = 24;
+/// speed to beat, and of windows of what is faster together, after which the other is measured; and
+/// the share of the time since then that a step may lose.
+pub(crate) const PLAIN_EVERY: u32 = 24;
 const PLAIN_SHARE: f64 = 0.003;
 /// The number of such steps after drafting ahead, whose jobs in flight end in the first one.
 const PLAIN_STEPS: u32 = 3;
-/// The numbers of missed tokens at which the cost of reading is measured: enough to measure, but
-/// cheap.
-const READING_SAMPLE: std::ops::Range<usize> = READ_TOKENS..32;
-/// The number of steps of a pause for each decision, if drafts would be made ahead: decisions take
-/// time, in which a small target could go on.
-const DECIDE_EVERY: u32 = 8;
-/// The number of cycles that a closed form is worth, and the weight of a cycle compared with the
-/// one after it.
+/// The number of cycles that a closed form is worth.
 const FORM_CYCLES: f64 = 8.0;
-const PACE_DECAY: f64 = 0.97;
 
-/// A method's place among the schedules of a planner.
+/// A method's place among the schedules of a planner. A clone is a place in a copy of the planner.
 #[derive(Debug)]
 pub struct Planned {
     state: Arc<Mutex<State>>,
@@ -63,7 +54,6 @@ pub struct Planned {
 }
 
 impl Clone for Planned {
-    /// Returns a place in a copy of the planner.
     fn clone(&self) -> Self {
         let state = self.lock().clone();
         Self { state: Arc::new(Mutex::new(state)), entry: self.entry }
@@ -78,7 +68,7 @@ struct Entry {
     /// Whether its drafter has failed in the present answer.
     has_failed: bool,
     pace: Pace,
-    /// The number of steps in which it has drafted.
+    /// The number of steps in which it has drafted ahead.
     steps: u32,
     /// The time that its last trial has lost.
     trial_ns: f64,
@@ -94,9 +84,9 @@ struct Pace {
 
 impl Pace {
     fn add(&mut self, measured_ns: f64, expected_ns: f64) {
-        self.measured_ns = self.measured_ns * PACE_DECAY + measured_ns;
-        self.expected_ns = self.expected_ns * PACE_DECAY + expected_ns;
-        self.cycles = self.cycles * PACE_DECAY + 1.0;
+        self.measured_ns = self.measured_ns * CHAIN_DECAY + measured_ns;
+        self.expected_ns = self.expected_ns * CHAIN_DECAY + expected_ns;
+        self.cycles = self.cycles * CHAIN_DECAY + 1.0;
     }
 
     fn factor(&self) -> f64 {
@@ -109,10 +99,10 @@ impl Pace {
 }
 
 /// What to do next, and why.
-#[derive(Clone, Debug)]
-struct Plan {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
     /// The schedule, and what it drafts; `None` for the target alone.
-    action: Option<(usize, Candidate)>,
+    pub(crate) action: Option<(usize, Candidate)>,
     reason: Reason,
     /// The number of further steps for which nothing is decided, or a trial goes on.
     steps: u32,
@@ -124,29 +114,24 @@ struct Plan {
 }
 
 /// Why the planner drafts, or does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
-    /// The speed of the target alone is measured.
-    MeasuresTarget,
-    /// Drafting is expected to be the fastest.
-    Fastest,
-    /// It is tried whether this is faster.
-    Trial,
-    /// No draft is expected to be faster than the target alone.
+    #[default]
     TargetIsFaster,
-    /// Drafting has lost more time than it may.
+    Fastest,
+    Trial,
+    MeasuresTarget,
     HasLost,
-    /// The drafter would have to read for too long.
     ReadingCosts,
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::MeasuresTarget => "the speed of the target alone is measured",
+            Self::TargetIsFaster => "no draft is expected to be faster than the target alone",
             Self::Fastest => "drafting is expected to be the fastest",
             Self::Trial => "it is tried whether this is faster",
-            Self::TargetIsFaster => "no draft is expected to be faster than the target alone",
+            Self::MeasuresTarget => "the speed of the target alone is measured",
             Self::HasLost => "drafting has lost more time than it may",
             Self::ReadingCosts => "the drafter would have to read for too long",
         })
@@ -154,30 +139,41 @@ impl fmt::Display for Reason {
 }
 
 impl Plan {
-    fn alone(reason: Reason) -> Self {
-        Self { action: None, reason, steps: 0, rival_ns: 0.0, lost_ns: 0.0, has_begun: false }
-    }
-
     fn draft(entry: usize, candidate: Candidate) -> Self {
-        Self { action: Some((entry, candidate)), ..Self::alone(Reason::Fastest) }
+        Self { action: Some((entry, candidate)), reason: Reason::Fastest, ..Self::default() }
     }
 
-    fn is_trial(&self) -> bool {
+    /// Measures the target alone for so many steps.
+    fn measure(steps: u32) -> Self {
+        Self { reason: Reason::MeasuresTarget, steps: steps - 1, ..Self::default() }
+    }
+
+    /// Returns what a schedule drafts, if it is the one that does.
+    pub(crate) fn of(&self, entry: usize) -> Option<&Candidate> {
+        self.action.as_ref().filter(|(at, _)| *at == entry).map(|(_, candidate)| candidate)
+    }
+
+    /// Returns the schedule that drafts.
+    fn entry(&self) -> Option<usize> {
+        self.action.as_ref().map(|(entry, _)| *entry)
+    }
+
+    pub(crate) fn is_trial(&self) -> bool {
         self.reason == Reason::Trial
     }
 }
 
-#[derive(Clone, Debug)]
-struct State {
-    target: TargetCosts,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    pub(crate) target: TargetCosts,
     drafters: Vec<Drafter>,
     entries: Vec<Entry>,
-    ledger: Ledger,
-    plan: Plan,
+    pub(crate) ledger: Ledger,
+    pub(crate) plan: Plan,
     /// The number of steps of the present answer by their reasons.
     decisions: BTreeMap<Reason, u64>,
     /// Whether the next step is the answer's first one, which computes the prompt.
-    is_first_step: bool,
+    pub(crate) is_first_step: bool,
     /// The end of the answer's last step.
     last_ns: Option<u64>,
     /// The steps with drafts and their time since the target last worked alone.
@@ -216,22 +212,23 @@ struct Cycle {
 }
 
 impl State {
-    fn facts(&self, entry: usize) -> Facts<'_> {
+    pub(crate) fn facts(&self, entry: usize) -> Facts<'_> {
         Facts { target: &self.target, drafter: &self.drafters[self.entries[entry].drafter] }
     }
 
-    /// Returns what a schedule would draft, with the measured pace.
-    fn best(&self, entry: usize, assume: Assumptions) -> Candidate {
-        let current = self.plan.action.as_ref().filter(|(at, _)| *at == entry);
-        let current = current.map(|(_, candidate)| &candidate.draft);
-        let best = self.entries[entry].schedule.best(self.facts(entry), assume, current);
-        Candidate { ns: best.ns * self.entries[entry].pace.factor(), ..best }
+    fn is_in_rounds(&self, entry: usize) -> bool {
+        self.entries[entry].schedule.is_in_rounds()
     }
 
-    /// Returns the usual time that a cycle with a draft loses, compared with the target alone.
-    fn usual_loss_ns(&self, entry: usize, draft: &Drafting, token_ns: f64) -> f64 {
-        let usual = self.entries[entry].schedule.of(self.facts(entry), draft);
-        (usual.ns * self.entries[entry].pace.factor() - usual.tokens * token_ns).max(0.0)
+    /// Returns a candidate with the measured pace of its schedule.
+    fn paced(&self, entry: usize, candidate: Candidate) -> Candidate {
+        Candidate { ns: candidate.ns * self.entries[entry].pace.factor(), ..candidate }
+    }
+
+    /// Returns what a schedule would draft.
+    fn best(&self, entry: usize, assume: Assumption) -> Candidate {
+        let current = self.plan.of(entry).map(|candidate| &candidate.draft);
+        self.paced(entry, self.entries[entry].schedule.best(self.facts(entry), assume, current))
     }
 
     fn start_ns(&self, entry: usize, guess: bool) -> f64 {
@@ -241,9 +238,9 @@ impl State {
     /// Returns whether the costs and the acceptance of a schedule's drafter are known and, if there
     /// are others, what drafting ahead costs.
     fn is_known(&self, entry: usize) -> bool {
-        let Entry { schedule, steps, .. } = &self.entries[entry];
-        let has_worked =
-            self.entries.len() == 1 || schedule.is_in_rounds() || *steps >= TRIAL_STEPS;
+        let has_worked = self.entries.len() == 1
+            || self.is_in_rounds(entry)
+            || self.entries[entry].steps >= STEPS_AHEAD;
         let drafter = self.facts(entry).drafter;
         has_worked && drafter.costs.is_known() && drafter.acceptance.is_known()
     }
@@ -251,30 +248,29 @@ impl State {
     /// Returns the speed of a candidate with the time of its start.
     fn speed_with_start(&self, entry: usize, candidate: &Candidate) -> f64 {
         let token_ns = 1.0 / candidate.speed();
-        let is_current = self.plan.action.as_ref().is_some_and(|(current, _)| *current == entry);
-        let start_ns = if is_current { 0.0 } else { self.start_ns(entry, false) };
-        let gain = if is_current { MIN_GAIN_OF_CHANGE } else { 1.0 };
-        gain / (token_ns + start_ns / HORIZON_OF_CHANGE)
+        match self.plan.of(entry) {
+            Some(_) => MIN_GAIN_OF_CHANGE / token_ns,
+            None => 1.0 / (token_ns + self.start_ns(entry, false) / HORIZON_OF_CHANGE),
+        }
     }
 
     /// Returns the factor by which a schedule must be faster than the target alone. To begin and to
     /// end drafting ahead costs the drafts in flight, so chance must not cause it.
     fn gain_to_draft(&self, entry: usize) -> f64 {
-        let is_current = self.plan.action.as_ref().is_some_and(|(current, _)| *current == entry);
-        match self.entries[entry].schedule.is_in_rounds() {
+        match self.is_in_rounds(entry) {
             true if self.facts(entry).drafter.costs.lag > 0 => MIN_GAIN,
             true => 1.0,
-            false if is_current => 1.0 / MIN_GAIN_OF_CHANGE,
+            false if self.plan.of(entry).is_some() => 1.0 / MIN_GAIN_OF_CHANGE,
             false => MIN_GAIN_OF_CHANGE,
         }
     }
 
     /// Returns whether a drafter that drafts ahead reads the prompt while the target does, unless
     /// earlier answers were faster without it.
-    fn reads_prompt(&self, entry: usize) -> bool {
+    pub(crate) fn reads_prompt(&self, entry: usize) -> bool {
         self.is_first_step
             && !self.target.has_settled()
-            && !self.entries[entry].schedule.is_in_rounds()
+            && !self.is_in_rounds(entry)
             && !self.facts(entry).drafter.costs.is_slow_by_size()
     }
 
@@ -303,18 +299,20 @@ impl State {
     /// Takes note of tokens that all drafters but one, which has worked, have not read, and what
     /// one place shows of the same model in another.
     fn count_missed(&mut self, drafter: usize, tokens: usize) {
-        for other in (0..self.drafters.len()).filter(|&other| other != drafter) {
-            if self.drafters[other].model == self.drafters[drafter].model {
-                self.drafters[other].acceptance = self.drafters[drafter].acceptance.clone();
-                self.drafters[other].confidence = self.drafters[drafter].confidence.clone();
-                let known = self.drafters[drafter].costs.clone();
-                self.drafters[other].costs.adopt(&known);
+        let worked = std::mem::take(&mut self.drafters[drafter]);
+        let others = self.drafters.iter_mut().enumerate().filter(|(index, _)| *index != drafter);
+        for (_, other) in others {
+            if other.model == worked.model {
+                other.acceptance.clone_from(&worked.acceptance);
+                other.confidence.clone_from(&worked.confidence);
+                other.costs.adopt(&worked.costs);
             } else {
-                self.drafters[other].acceptance.forget(tokens);
-                self.drafters[other].untested += tokens;
+                other.acceptance.forget(tokens);
+                other.untested += tokens;
             }
-            self.drafters[other].costs.lag += tokens;
+            other.costs.lag += tokens;
         }
+        self.drafters[drafter] = worked;
     }
 
     /// Decides what to do in the next step.
@@ -322,40 +320,40 @@ impl State {
         let can_pause = self.entries.iter().all(|entry| entry.schedule.adapts());
         let plain_ns =
             self.target.plain_share().filter(|_| self.target.has_settled() || !can_pause);
-        let Some(plain_ns) = plain_ns else { return Plan::alone(Reason::MeasuresTarget) };
+        let Some(plain_ns) = plain_ns else { return Plan::measure(1) };
         let known = self.entries().filter(|&entry| self.is_known(entry));
-        let usual = known.map(|entry| (entry, self.best(entry, Assumptions::USUAL)));
+        let usual = known.map(|entry| (entry, self.best(entry, Assumption::Usual)));
         let best = usual.max_by(|(a, first), (b, second)| {
             self.speed_with_start(*a, first).total_cmp(&self.speed_with_start(*b, second))
         });
         let mut reason = Reason::TargetIsFaster;
         if let Some((entry, best)) = best {
-            if !can_pause {
-                let trial = self.trial(plain_ns, 1.0 / best.speed(), Some(entry));
+            let token_ns = 1.0 / best.speed();
+            let is_faster = best.speed() * plain_ns > self.gain_to_draft(entry);
+            let may_draft = is_faster && self.ledger.may_draft(plain_ns);
+            let steps = if self.is_in_rounds(entry) { 1 } else { PLAIN_STEPS };
+            let lost_ns = f64::from(steps) * (plain_ns - token_ns);
+            if can_pause && may_draft && self.may_measure_plain(lost_ns) {
+                return Plan::measure(steps);
+            }
+            if !can_pause || may_draft && self.may_start(entry, plain_ns) {
+                let trial = self.trial(plain_ns, token_ns, Some(entry));
                 return trial.unwrap_or(Plan::draft(entry, best));
             }
-            let gain = self.gain_to_draft(entry);
-            let is_faster = best.speed() * plain_ns > gain;
-            if is_faster && self.ledger.may_draft(plain_ns) {
-                if self.should_measure_plain(entry, plain_ns - 1.0 / best.speed()) {
-                    let steps =
-                        if self.entries[entry].schedule.is_in_rounds() { 1 } else { PLAIN_STEPS };
-                    return Plan { steps: steps - 1, ..Plan::alone(Reason::MeasuresTarget) };
-                }
-                let start_ns = self.start_ns(entry, false);
-                let certain = self.best(entry, Assumptions::CERTAIN).speed() * plain_ns;
-                let may_start = self.ledger.may_catch_up(start_ns, certain, plain_ns);
-                if may_start || start_ns < 2.0 * plain_ns {
-                    let token_ns = 1.0 / best.speed();
-                    let trial = self.trial(plain_ns, token_ns, Some(entry));
-                    return trial.unwrap_or(Plan::draft(entry, best));
-                }
-                reason = Reason::ReadingCosts;
-            } else if is_faster {
-                reason = Reason::HasLost;
-            }
+            reason = match (is_faster, may_draft) {
+                (false, _) => Reason::TargetIsFaster,
+                (true, false) => Reason::HasLost,
+                (true, true) => Reason::ReadingCosts,
+            };
         }
-        self.trial(plain_ns, plain_ns, None).unwrap_or(Plan::alone(reason))
+        self.trial(plain_ns, plain_ns, None).unwrap_or(Plan { reason, ..Plan::default() })
+    }
+
+    /// Returns whether a drafter may read what it has missed.
+    fn may_start(&self, entry: usize, plain_ns: f64) -> bool {
+        let start_ns = self.start_ns(entry, false);
+        let certain = self.best(entry, Assumption::Certain).speed() * plain_ns;
+        start_ns < 2.0 * plain_ns || self.ledger.may_catch_up(start_ns, certain, plain_ns)
     }
 
     /// Returns a trial of what would be faster at best than the usual time of a token, if the
@@ -365,9 +363,9 @@ impl State {
         let candidates = self.entries().filter_map(|entry| {
             // What is drafted shows the text.
             let shows_text = drafter == Some(self.entries[entry].drafter);
-            let assume = if shows_text { Assumptions::CHEAP } else { Assumptions::EASY };
+            let assume = if shows_text { Assumption::Cheap } else { Assumption::Easy };
             let best = self.best(entry, assume);
-            let is_faster = drafting.is_none() || best.speed() * token_ns > MIN_GAIN_OF_TRIAL;
+            let is_faster = drafting.is_none() || best.speed() * token_ns > MIN_GAIN_OF_CHANGE;
             (is_faster && self.affords(entry, &best, plain_ns, token_ns, drafting))
                 .then_some((entry, best))
         });
@@ -377,11 +375,11 @@ impl State {
         let (entry, best) = candidates.into_iter().rev().max_by(|(at, a), (other, b)| {
             untested(*at).cmp(&untested(*other)).then(a.speed().total_cmp(&b.speed()))
         })?;
-        let steps = match self.entries[entry].schedule.is_in_rounds() {
+        let steps = match self.is_in_rounds(entry) {
             // A first draft that reads what it has missed does not show the usual time.
             true if !self.facts(entry).drafter.costs.is_known() => 2,
             true => 1,
-            false => TRIAL_STEPS,
+            false => STEPS_AHEAD,
         };
         let (reason, steps) = (Reason::Trial, steps - 1);
         let lost_ns = -self.waiting_ns(entry, plain_ns, token_ns);
@@ -391,7 +389,7 @@ impl State {
     /// Returns what a trial that drafts ahead loses while the drafter reads and the target works
     /// alone, compared with a token in `token_ns`.
     fn waiting_ns(&self, entry: usize, plain_ns: f64, token_ns: f64) -> f64 {
-        match self.entries[entry].schedule.is_in_rounds() {
+        match self.is_in_rounds(entry) {
             true => 0.0,
             false => {
                 self.facts(entry).drafter.costs.lag_ns() * (1.0 - token_ns / plain_ns).max(0.0)
@@ -407,58 +405,44 @@ impl State {
         token_ns: f64,
         drafting: Option<usize>,
     ) -> bool {
-        let of_entry = &self.entries[entry];
-        let certain = self.best(entry, Assumptions::CERTAIN).speed() * plain_ns;
+        let (of_entry, costs) = (&self.entries[entry], &self.facts(entry).drafter.costs);
+        let certain = self.best(entry, Assumption::Certain).speed() * plain_ns;
         let is_hopeless = certain <= 1.0;
-        // To measure what reading costs is worth it if there is no other drafter.
-        let guess = is_hopeless || drafting.is_some();
-        let start_ns = match drafting {
-            Some(drafting) if drafting == entry => 0.0,
-            _ => self.start_ns(entry, guess) + self.waiting_ns(entry, plain_ns, token_ns),
-        };
-        let costs = &self.facts(entry).drafter.costs;
-        // An early trial measures what reading costs while there is little to read.
+        // An early trial measures what reading costs while there is little to read, but enough.
         if drafting.is_none()
             && !is_hopeless
             && costs.is_known()
             && !costs.knows_reading()
             && of_entry.schedule.is_in_rounds()
-            && READING_SAMPLE.contains(&costs.lag)
+            && (READ_TOKENS..4 * READ_TOKENS).contains(&costs.lag)
         {
             return true;
         }
-        // What it might gain, compared with what would be done otherwise.
+        // To measure what reading costs is worth it if there is no other drafter.
+        let guess = is_hopeless || drafting.is_some();
+        let drafts_anyway = drafting == Some(entry);
+        let start_ns = match drafts_anyway {
+            true => 0.0,
+            false => self.start_ns(entry, guess) + self.waiting_ns(entry, plain_ns, token_ns),
+        };
+        // What it might gain, compared with what would be done otherwise. What the estimates say
+        // may be wrong or out of date, so that it may read, too, but rarely.
         let speedup = if drafting.is_none() { certain } else { trial.speed() * token_ns };
-        // What the estimates say may be wrong or out of date, so that it may read, too, but rarely.
-        let speedup = speedup.max(LEAST_SPEEDUP);
-        if !self.ledger.may_catch_up(start_ns, speedup, plain_ns) {
+        if !self.ledger.may_catch_up(start_ns, speedup.max(LEAST_SPEEDUP), plain_ns) {
             return false;
         }
-        let loss_ns = || self.usual_loss_ns(entry, &trial.draft, token_ns).max(of_entry.trial_ns);
-        let loss_ns = match drafting {
-            // It would draft anyway.
-            Some(drafting) if drafting == entry => {
-                (self.usual_ns(entry, &trial.draft) - trial.ns).max(0.0)
-            }
-            _ => loss_ns(),
+        let usual = of_entry.schedule.of(self.facts(entry), &trial.draft);
+        let usual = self.paced(entry, usual);
+        let loss_ns = match drafts_anyway {
+            true => (usual.ns - trial.ns).max(0.0),
+            false => (usual.ns - usual.tokens * token_ns).max(of_entry.trial_ns),
         };
         let loss_ns = if is_hopeless { HOPELESS * loss_ns } else { loss_ns };
         self.ledger.may_try(loss_ns, plain_ns)
     }
 
-    fn usual_ns(&self, entry: usize, draft: &Drafting) -> f64 {
-        let usual = self.entries[entry].schedule.of(self.facts(entry), draft);
-        usual.ns * self.entries[entry].pace.factor()
-    }
-
-    /// Returns whether the target should work alone for some steps, although a token takes
-    /// `lost_ns` longer then.
-    fn should_measure_plain(&self, entry: usize, lost_ns: f64) -> bool {
-        let steps = if self.entries[entry].schedule.is_in_rounds() { 1 } else { PLAIN_STEPS };
-        self.may_measure_plain(f64::from(steps) * lost_ns)
-    }
-
-    fn may_measure_plain(&self, lost_ns: f64) -> bool {
+    /// Returns whether a measurement of the target alone is due that loses so much time.
+    pub(crate) fn may_measure_plain(&self, lost_ns: f64) -> bool {
         let (steps, ns) = self.since_plain;
         steps >= PLAIN_EVERY && lost_ns <= PLAIN_SHARE * ns
     }
@@ -467,21 +451,16 @@ impl State {
     fn observe_round(&mut self, entry: usize, round: &Round) {
         let drafter = self.entries[entry].drafter;
         let Drafter { costs, acceptance, confidence, .. } = &mut self.drafters[drafter];
-        let plans_draft = self.plan.action.as_ref().is_some_and(|(at, _)| *at == entry);
+        let has_draft = round.drafted > 0 && !round.looked_up;
         self.plan.has_begun = true;
         if let Schedule::Rounds(rounds) = &mut self.entries[entry].schedule {
             rounds.learn(round);
         }
-        if let Some((
-            _,
-            Candidate {
-                draft: Drafting::Round(forerun_core::DraftShape::ConfidentChain { length, stop }),
-                ..
-            },
-        )) = &self.plan.action
+        let planned = self.plan.of(entry);
+        if let Some(Drafting::Round(DraftShape::ConfidentChain { length, stop })) =
+            planned.map(|candidate| &candidate.draft)
             && round.requested
-            && round.drafted > 0
-            && !round.looked_up
+            && has_draft
         {
             let rule = (!self.plan.is_trial()).then_some(*stop);
             confidence.observe((*length, rule), &round.confidences, round.accepted, round.rejected);
@@ -490,16 +469,19 @@ impl State {
         let tokens = round.accepted + 1;
         let lag = if round.requested { std::mem::take(&mut costs.lag) } else { 0 };
         // A lookup in place of a draft is a part of the drafter's usual work.
-        if !(round.requested || round.looked_up && costs.lag == 0 && plans_draft) {
-            costs.lag += round.accepted + 1;
+        if !(round.requested || round.looked_up && costs.lag == 0 && planned.is_some()) {
+            costs.lag += tokens;
         }
         if std::mem::take(&mut self.is_first_step) {
             return self.count_missed(drafter, tokens);
         }
         match &round.ranked {
-            _ if round.looked_up => acceptance.skip(round.accepted + 1),
+            _ if round.looked_up => acceptance.skip(tokens),
             Some(ranked) => acceptance.observe_ranked(&ranked.tested),
-            None if round.drafted > 0 => acceptance.observe(0, round.accepted, round.rejected),
+            None if has_draft => {
+                let tested = round.accepted + usize::from(round.rejected);
+                acceptance.observe(0..tested, round.accepted);
+            }
             None => {}
         }
         if !round.rejected && !round.looked_up {
@@ -509,50 +491,57 @@ impl State {
         if round.requested {
             costs.learn(round.draft_size(), &round.draft, lag, false);
         }
+        let draft_ns = costs.batch.share_of(&round.draft);
         self.target.learn(round.drafted + 1, &round.score, false);
-        let plain_ns = self.target.plain_ns();
-        self.drafters.iter_mut().for_each(|drafter| drafter.costs.expect(plain_ns));
+        self.expect_costs();
         let waited_ns = last_ns.map_or(0, |last_ns| round.waited_ns(last_ns)) as f64;
-        if round.drafted == 0 || round.looked_up {
+        if !has_draft {
             self.target.learn_waiting(waited_ns);
         }
-        let costs = &self.drafters[drafter].costs;
-        let draft_ns = costs.batch.share_of(&round.draft);
         let ns = draft_ns + self.target.batch.share_of(&round.score) + waited_ns;
         let lag_ns = match lag >= READ_TOKENS {
             // What reading costs was not known.
             true if is_first_reading => draft_ns,
-            true => costs.reading_ns(lag).min(ns),
+            true => self.drafters[drafter].costs.reading_ns(lag).min(ns),
             false => 0.0,
         };
         let expected_ns = self.expected_ns(entry, round.drafted, round.size());
         let ns = self.interruptions.filter(ns - lag_ns, expected_ns);
-        if round.drafted > 0
-            && !round.looked_up
+        if has_draft
             && lag == 0
             && let Some(expected_ns) = expected_ns
             && !self.plan.is_trial()
         {
             self.entries[entry].pace.add(ns, expected_ns);
         }
-        let kind = match round.drafted > 0 {
-            _ if round.looked_up => Kind::Alone,
+        let kind = match has_draft {
             true => Kind::Drafted,
             // The target has worked alone, after a drafter that found nothing.
-            false if round.requested && draft_ns > 0.0 => Kind::Empty(draft_ns.min(ns)),
+            false if round.requested && !round.looked_up && draft_ns > 0.0 => {
+                Kind::Empty(draft_ns.min(ns))
+            }
             false => Kind::Alone,
         };
         self.ledger.add_catch_up(lag_ns);
         let untested = &mut self.drafters[drafter].untested;
-        *untested = if round.drafted > 0 && !round.looked_up { 0 } else { *untested + tokens };
-        if round.drafted == 0 {
-            self.since_plain = (0, 0.0);
-        } else {
-            self.since_plain.0 += 1;
-            self.since_plain.1 += ns + lag_ns;
+        *untested = if has_draft { 0 } else { *untested + tokens };
+        match round.drafted > 0 {
+            true => self.count_drafting(ns + lag_ns),
+            false => self.since_plain = (0, 0.0),
         }
         self.count_missed(drafter, tokens);
         self.end_step(tokens, ns, kind);
+    }
+
+    fn count_drafting(&mut self, ns: f64) {
+        let (steps, before_ns) = self.since_plain;
+        self.since_plain = (steps + 1, before_ns + ns);
+    }
+
+    /// Expects slow drafters to take as long as the target's time and the sizes of the models say.
+    fn expect_costs(&mut self) {
+        let plain_ns = self.target.plain_ns();
+        self.drafters.iter_mut().for_each(|drafter| drafter.costs.expect(plain_ns));
     }
 
     /// Returns the expected time of a round with a draft of this size; `None` if it is not known.
@@ -571,7 +560,6 @@ impl State {
     fn end_step(&mut self, tokens: usize, ns: f64, kind: Kind) {
         *self.decisions.entry(self.plan.reason).or_default() += 1;
         let plain_ns = self.target.plain_share().unwrap_or(ns / tokens.max(1) as f64);
-        let alone_ns = tokens as f64 * plain_ns;
         let lost_ns = match kind {
             Kind::Alone => {
                 self.ledger.add_alone(ns);
@@ -582,7 +570,7 @@ impl State {
                 draft_ns
             }
             Kind::Drafted => {
-                self.ledger.add_drafting(ns, alone_ns);
+                self.ledger.add_drafting(ns, tokens as f64 * plain_ns);
                 ns - tokens as f64 * self.plan.rival_ns
             }
         };
@@ -596,14 +584,10 @@ impl State {
         let is_paused = self.plan.action.is_none() && self.plan.reason != Reason::MeasuresTarget;
         self.paused_steps = if is_paused { self.paused_steps.wrapping_add(1) } else { 0 };
         let is_ahead = !self.entries.iter().any(|entry| entry.schedule.is_in_rounds());
-        if is_paused
-            && is_ahead
-            && self.plan.steps == 0
-            && !self.paused_steps.is_multiple_of(DECIDE_EVERY)
-        {
-            return;
+        let decides = self.paused_steps.is_multiple_of(STEPS_AHEAD) || self.plan.steps > 0;
+        if !is_ahead || decides {
+            self.decide_next(plain_ns, matches!(kind, Kind::Empty(_)));
         }
-        self.decide_next(plain_ns, matches!(kind, Kind::Empty(_)));
     }
 
     fn decide_next(&mut self, plain_ns: f64, is_empty: bool) {
@@ -612,40 +596,34 @@ impl State {
         {
             return;
         }
-        if self.turns.is_some() {
-            self.count_turn();
-        }
+        self.count_turn();
         if self.plan.action.is_none() && self.plan.steps > 0 {
             self.plan.steps -= 1;
             return;
         }
         let next = self.decide();
-        let Some((entry, _)) = self.plan.action.as_ref().filter(|_| self.plan.is_trial()) else {
+        let Some(entry) = self.plan.entry().filter(|_| self.plan.is_trial()) else {
             return self.begin(next);
         };
-        let entry = *entry;
-        let goes_on = next.action.as_ref().is_some_and(|(at, _)| *at == entry) && !next.is_trial();
-        let has_lost = self.plan.lost_ns > TRIAL_LOSS * plain_ns;
+        let goes_on = next.of(entry).is_some() && !next.is_trial();
+        let has_lost = self.plan.lost_ns > TRIAL_PASSES * plain_ns;
         if goes_on || has_lost || is_empty || self.plan.steps == 0 {
-            if !self.entries[entry].schedule.is_in_rounds() {
+            if !self.is_in_rounds(entry) {
                 // One that ends before it has begun would have lost more.
                 let factor = if self.plan.has_begun { 1.0 } else { HOPELESS };
                 self.entries[entry].trial_ns = factor * self.plan.lost_ns.max(0.0);
             }
             return self.begin(next);
         }
-        let candidate = self.best(entry, Assumptions::EASY);
-        self.plan.action = Some((entry, candidate));
+        self.plan.action = Some((entry, self.best(entry, Assumption::Easy)));
         self.plan.steps -= u32::from(self.plan.has_begun);
     }
 
     fn begin(&mut self, plan: Plan) {
-        let entry = |plan: &Plan| plan.action.as_ref().map(|(entry, _)| *entry);
-        if entry(&plan) != entry(&self.plan) {
+        if plan.entry() != self.plan.entry() {
             self.cycle = Cycle::default();
             // Rounds count what reading takes when it happens.
-            if let Some(next) = entry(&plan).filter(|&at| !self.entries[at].schedule.is_in_rounds())
-            {
+            if let Some(next) = plan.entry().filter(|&next| !self.is_in_rounds(next)) {
                 self.ledger.add_catch_up(self.start_ns(next, false));
             }
         }
@@ -656,17 +634,15 @@ impl State {
     fn observe_step(&mut self, entry: usize, tokens: usize, now_ns: u64, alone: bool) {
         let Step { drafted, has_read, busy_ns } = std::mem::take(&mut self.step);
         let drafter = self.entries[entry].drafter;
+        let Drafter { costs, untested, .. } = &mut self.drafters[drafter];
         match drafted {
-            _ if alone => self.drafters[drafter].costs.lag += tokens,
-            Some(_) => self.drafters[drafter].costs.lag = 0,
+            _ if alone => costs.lag += tokens,
+            Some(_) => costs.lag = 0,
             // It reads what it has missed.
             None => {}
         }
+        *untested = if drafted > Some(0) { 0 } else { *untested + tokens };
         self.plan.has_begun |= alone || drafted.is_some();
-        self.drafters[drafter].untested = match drafted {
-            Some(1..) => 0,
-            _ => self.drafters[drafter].untested + tokens,
-        };
         self.count_missed(drafter, tokens);
         let last_ns = self.last_ns.replace(now_ns);
         if std::mem::take(&mut self.is_first_step) {
@@ -687,27 +663,22 @@ impl State {
         };
         let waited_ns = ns - busy_ns;
         let ns = self.interruptions.filter(ns, usual_ns);
-        if alone {
-            // Otherwise, something else took the time.
-            let is_usual = (0.0..busy_ns).contains(&waited_ns);
-            self.target.learn_waiting(if is_usual { waited_ns } else { 0.0 });
-            self.since_plain = (0, 0.0);
-        } else {
-            self.step_ns.add(ns);
-            self.since_plain.0 += 1;
-            self.since_plain.1 += ns;
-            self.entries[entry].steps = self.entries[entry].steps.saturating_add(1);
-            self.learn_pace(entry, tokens, ns);
-        }
-        let kind = match drafted {
-            _ if alone => Kind::Alone,
-            Some(0) => Kind::Empty(0.0),
-            _ => Kind::Drafted,
-        };
-        let kind = if matches!(kind, Kind::Empty(_)) && !self.plan.is_trial() {
-            Kind::Drafted
-        } else {
-            kind
+        let kind = match alone {
+            true => {
+                // Otherwise, something else took the time.
+                let is_usual = (0.0..busy_ns).contains(&waited_ns);
+                self.target.learn_waiting(if is_usual { waited_ns } else { 0.0 });
+                self.since_plain = (0, 0.0);
+                Kind::Alone
+            }
+            false => {
+                self.step_ns.add(ns);
+                self.count_drafting(ns);
+                self.entries[entry].steps = self.entries[entry].steps.saturating_add(1);
+                self.learn_pace(entry, tokens, ns);
+                let is_empty = drafted == Some(0) && self.plan.is_trial();
+                if is_empty { Kind::Empty(0.0) } else { Kind::Drafted }
+            }
         };
         self.end_step(tokens, ns, kind);
     }
@@ -719,13 +690,9 @@ impl State {
             return;
         }
         let Cycle { ns, accepted, is_whole, .. } = self.cycle;
-        if is_whole
-            && let Some((at, Candidate { draft, .. })) = &self.plan.action
-            && *at == entry
-        {
-            let facts = self.facts(entry);
-            let expected_ns =
-                self.entries[entry].schedule.cycle_ns(facts, draft, accepted.saturating_sub(1));
+        if let Some(Candidate { draft, .. }) = self.plan.of(entry).filter(|_| is_whole) {
+            let (facts, schedule) = (self.facts(entry), &self.entries[entry].schedule);
+            let expected_ns = schedule.cycle_ns(facts, draft, accepted.saturating_sub(1));
             if expected_ns > 0.0 {
                 self.entries[entry].pace.add(ns, expected_ns);
             }
@@ -738,20 +705,14 @@ impl State {
         self.decisions.clear();
         self.since_plain = (0, 0.0);
         (self.step, self.cycle) = (Step::default(), Cycle::default());
-        for entry in &mut self.entries {
-            entry.has_failed = false;
-        }
-        for drafter in &mut self.drafters {
-            drafter.costs.lag = 0;
-        }
+        self.entries.iter_mut().for_each(|entry| entry.has_failed = false);
+        self.drafters.iter_mut().for_each(|drafter| drafter.costs.lag = 0);
         // Drafting at once may pay, also if the last answer ended with a measurement.
         let next = self.decide();
         if next.action.is_some() && !next.is_trial() {
             self.plan = next;
         }
-        for drafter in &mut self.drafters {
-            drafter.costs.lag = prompt_tokens;
-        }
+        self.drafters.iter_mut().for_each(|drafter| drafter.costs.lag = prompt_tokens);
     }
 }
 
@@ -777,22 +738,11 @@ impl Planned {
             trial_ns: 0.0,
         };
         let state = State {
-            target: TargetCosts::default(),
             drafters: vec![Drafter::default()],
             entries: vec![entry],
-            ledger: Ledger::default(),
-            plan: Plan::alone(Reason::MeasuresTarget),
-            decisions: BTreeMap::new(),
+            plan: Plan::measure(1),
             is_first_step: true,
-            last_ns: None,
-            since_plain: (0, 0.0),
-            paused_steps: 0,
-            turns: None,
-            turn_steps: 0,
-            step: Step::default(),
-            cycle: Cycle::default(),
-            step_ns: DecayingMean::default(),
-            interruptions: Interruptions::default(),
+            ..State::default()
         };
         Self { state: Arc::new(Mutex::new(state)), entry: 0 }
     }
@@ -820,9 +770,7 @@ impl Planned {
 
     /// Sets what tells its drafter from those of other methods.
     pub fn set_drafter(&mut self, model: usize, place: usize) {
-        let mut state = self.lock();
-        let drafter = state.entries[self.entry].drafter;
-        (state.drafters[drafter].model, state.drafters[drafter].place) = (model, place);
+        self.with_drafter(|drafter| (drafter.model, drafter.place) = (model, place));
     }
 
     /// Goes on in the same planner as another method, with which it was before.
@@ -835,14 +783,16 @@ impl Planned {
     #[must_use]
     pub fn working(&self) -> Option<usize> {
         let state = self.lock();
-        let planned = state.plan.action.as_ref().map(|(entry, _)| *entry);
         let reads_prompt = || (0..state.entries.len()).find(|&entry| state.reads_prompt(entry));
-        state.turns.map(|(_, turn)| turn).or(planned).or_else(reads_prompt)
+        state.turns.map(|(_, turn)| turn).or(state.plan.entry()).or_else(reads_prompt)
     }
 
-    /// Excludes a method from the rest of the answer, because its drafter has failed.
+    /// Excludes its drafter from the rest of the answer, because it has failed.
     pub fn exclude(&self) {
-        self.lock().entries[self.entry].has_failed = true;
+        let mut state = self.lock();
+        let drafter = state.entries[self.entry].drafter;
+        let same = state.entries.iter_mut().filter(|entry| entry.drafter == drafter);
+        same.for_each(|entry| entry.has_failed = true);
     }
 
     /// From now on, methods take turns of `steps` steps, whatever their speeds.
@@ -850,81 +800,45 @@ impl Planned {
         self.lock().turns = Some((steps, 0));
     }
 
-    pub(crate) fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        let next = self.clone();
-        next.lock().begin_answer(prompt_tokens);
-        next
+    /// Reads the planner's state. The index is that of this method's schedule.
+    pub(crate) fn with<T>(&self, read: impl FnOnce(&State, usize) -> T) -> T {
+        read(&self.lock(), self.entry)
     }
 
     pub(crate) fn with_facts<T>(&self, read: impl FnOnce(Facts<'_>) -> T) -> T {
         read(self.lock().facts(self.entry))
     }
 
+    pub(crate) fn with_schedule<T>(&self, change: impl FnOnce(&mut Schedule) -> T) -> T {
+        change(&mut self.lock().entries[self.entry].schedule)
+    }
+
     pub(crate) fn with_rounds<T: Default>(&self, change: impl FnOnce(&mut Rounds) -> T) -> T {
-        match &mut self.lock().entries[self.entry].schedule {
+        self.with_schedule(|schedule| match schedule {
             Schedule::Rounds(rounds) => change(rounds),
             _ => T::default(),
-        }
+        })
     }
 
-    pub(crate) fn set_tokens_per_forward(&self, tokens: usize) {
+    fn with_drafter<T>(&self, change: impl FnOnce(&mut Drafter) -> T) -> T {
         let mut state = self.lock();
         let drafter = state.entries[self.entry].drafter;
-        state.drafters[drafter].costs.tokens_per_forward = tokens.max(1);
-    }
-
-    pub(crate) fn expect_passes(&self, passes: Option<f64>) {
-        let mut state = self.lock();
-        let drafter = state.entries[self.entry].drafter;
-        state.drafters[drafter].costs.expect_passes(passes);
-    }
-
-    pub(crate) fn set_replicas(&self, count: usize) {
-        if let Schedule::Pipeline(pipeline) = &mut self.lock().entries[self.entry].schedule {
-            pipeline.replicas = count;
-        }
+        change(&mut state.drafters[drafter])
     }
 
     /// Returns what this method is to draft; `None` if it is to use the target alone, or another
     /// method works.
     pub(crate) fn draft(&self) -> Option<Drafting> {
-        let state = self.lock();
-        let (entry, candidate) = state.plan.action.as_ref()?;
-        (*entry == self.entry).then(|| candidate.draft.clone())
-    }
-
-    /// Returns the draft whose time is expected, if it is no trial.
-    pub(crate) fn usual_candidate(&self) -> Option<Candidate> {
-        let state = self.lock();
-        let (entry, candidate) = state.plan.action.as_ref()?;
-        (*entry == self.entry && !state.plan.is_trial()).then(|| candidate.clone())
-    }
-
-    /// Returns whether drafting has gained so much time that it may lose this much.
-    pub(crate) fn has_gained(&self, ns: f64) -> bool {
-        ns <= self.lock().ledger.gained_ns()
-    }
-
-    pub(crate) fn is_first_step(&self) -> bool {
-        self.lock().is_first_step
-    }
-
-    pub(crate) fn reads_prompt(&self) -> bool {
-        self.lock().reads_prompt(self.entry)
-    }
-
-    /// Returns whether a round without a draft is due that loses so much time.
-    pub(crate) fn may_measure_plain(&self) -> impl Fn(f64) -> bool + use<> {
-        let state = self.lock();
-        let (is_paused, (steps, ns)) = (state.plan.action.is_none(), state.since_plain);
-        move |lost_ns| is_paused && steps >= PLAIN_EVERY && lost_ns <= PLAIN_SHARE * ns
+        self.with(|state, entry| state.plan.of(entry).map(|candidate| candidate.draft.clone()))
     }
 
     pub(crate) fn observe_round(&self, round: &Round) {
         self.lock().observe_round(self.entry, round);
     }
 
-    pub(crate) fn observe_score(&self, rows: usize, time: &JobTime, while_drafting: bool) {
+    /// Learns the time of a score job of `rows` rows of a method that drafts while it verifies.
+    /// `while_drafting`: whether drafters worked at the same time.
+    pub fn observe_score(&self, rows: usize, time: &JobTime, while_drafting: bool) {
         let mut state = self.lock();
         if state.is_first_step {
             return;
@@ -937,31 +851,37 @@ impl Planned {
         if read < READ_TOKENS {
             state.target.learn(rows.max(own_rows), time, while_drafting);
         }
-        let plain_ns = state.target.plain_ns();
-        state.drafters.iter_mut().for_each(|drafter| drafter.costs.expect(plain_ns));
+        state.expect_costs();
     }
 
-    pub(crate) fn observe_draft(&self, tokens: usize, time: &JobTime) {
-        let mut state = self.lock();
-        *state.step.drafted.get_or_insert(0) += tokens;
-        let drafter = state.entries[self.entry].drafter;
-        let costs = &mut state.drafters[drafter].costs;
-        let lag = std::mem::take(&mut costs.lag);
-        // A token or two of a pause cost no noticeable time.
-        let lag = if lag <= 2 { 0 } else { lag };
-        costs.learn(DraftSize::of_chain(tokens), time, lag, true);
+    /// Learns how long such a method's draft job of `tokens` tokens took.
+    pub fn observe_draft(&self, tokens: usize, time: &JobTime) {
+        *self.lock().step.drafted.get_or_insert(0) += tokens;
+        self.with_drafter(|Drafter { costs, .. }| {
+            let lag = std::mem::take(&mut costs.lag);
+            // A token or two of a pause cost no noticeable time.
+            let lag = if lag <= 2 { 0 } else { lag };
+            costs.learn(DraftSize::of_chain(tokens), time, lag, true);
+        });
     }
 
-    pub(crate) fn observe_verdict(&self, tested: &[usize], rejected: bool, further: usize) {
-        let mut state = self.lock();
-        let drafter = state.entries[self.entry].drafter;
-        let acceptance = &mut state.drafters[drafter].acceptance;
-        acceptance.observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
-        acceptance.skip(further.saturating_sub(usize::from(rejected)));
-        state.cycle.has_ended |= further > 0;
+    /// Learns from a verdict on such a drafter's tokens. `tested`: the positions of the tested
+    /// tokens in the jobs that drafted them, from 0. All but a rejected last one were accepted.
+    /// `further`: the number of tokens that were committed after the accepted ones. After them the
+    /// drafter starts afresh.
+    pub fn observe_verdict(&self, tested: &[usize], rejected: bool, further: usize) {
+        self.with_drafter(|Drafter { acceptance, .. }| {
+            let accepted = tested.len() - usize::from(rejected && !tested.is_empty());
+            acceptance.observe(tested.iter().copied(), accepted);
+            acceptance.skip(further.saturating_sub(usize::from(rejected)));
+        });
+        self.lock().cycle.has_ended |= further > 0;
     }
 
-    pub(crate) fn observe_step(&self, tokens: usize, now_ns: u64, alone: bool) {
+    /// Learns that a step of such a method has committed `tokens` tokens at `now_ns`, on the
+    /// cluster's clock. `alone`: whether the target had neither drafts nor a drafter that ran at the
+    /// same time.
+    pub fn observe_step(&self, tokens: usize, now_ns: u64, alone: bool) {
         self.lock().observe_step(self.entry, tokens, now_ns, alone);
     }
 
@@ -979,33 +899,33 @@ impl Planned {
     }
 }
 
-/// A policy of a method that drafts while it verifies. It learns from jobs and verdicts one by one.
-pub trait JobObserver {
-    /// Returns the method's place in the planner.
-    fn place(&self) -> &Planned;
+/// A policy that follows a planner.
+pub trait Policy: Clone {
+    /// Returns its place in the planner.
+    fn planned(&mut self) -> &mut Planned;
 
-    /// Learns the time of a score job of `rows` rows. `while_drafting`: whether drafters worked at
-    /// the same time.
-    fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
-        self.place().observe_score(rows, time, while_drafting);
+    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
+    /// learned times and acceptance.
+    #[must_use]
+    fn for_new_answer(&self, prompt_tokens: usize) -> Self {
+        let mut next = self.clone();
+        next.planned().lock().begin_answer(prompt_tokens);
+        next
     }
 
-    /// Learns how long a draft job of `tokens` tokens took.
-    fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
-        self.place().observe_draft(tokens, time);
+    /// Returns the policy for a drafter that makes `tokens` tokens in one forward (ParallelSpec,
+    /// PARD).
+    #[must_use]
+    fn with_tokens_per_forward(mut self, tokens: usize) -> Self {
+        self.planned().with_drafter(|drafter| drafter.costs.tokens_per_forward = tokens);
+        self
     }
 
-    /// Learns from a verdict on the drafter's tokens. `tested`: the positions of the tested tokens
-    /// in the jobs that drafted them, from 0. All but a rejected last one were accepted. `further`:
-    /// the number of tokens that were committed after the accepted ones. After them the drafter
-    /// starts afresh.
-    fn observe_verdict(&mut self, tested: &[usize], rejected: bool, further: usize) {
-        self.place().observe_verdict(tested, rejected, further);
-    }
-
-    /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock.
-    /// `alone`: whether the target had neither drafts nor a drafter that ran at the same time.
-    fn observe_round(&mut self, tokens: usize, now_ns: u64, alone: bool) {
-        self.place().observe_step(tokens, now_ns, alone);
+    /// Returns the policy for a drafter whose forward takes so many passes of the target by the
+    /// sizes of the models. An automatic length does not try a slow one to learn that.
+    #[must_use]
+    fn with_expected_passes(mut self, passes: Option<f64>) -> Self {
+        self.planned().with_drafter(|drafter| drafter.costs.expect_passes(passes));
+        self
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn fastest_tree(
 /// known.
 #[must_use]
 pub fn typical_tree(limits: TreeLimits) -> DraftShape {
-    let outlook = Acceptance::default().outlook(limits.depth);
+    let outlook = Acceptance::default().outlook(false, limits.depth, usize::MAX);
     let mut growing = GrowingTree::new(&outlook, limits.depth);
     while growing.nodes.len() < limits.nodes && growing.next_probability().is_some() {
         growing.push();

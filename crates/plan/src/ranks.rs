@@ -2,7 +2,7 @@
 //! rank.
 
 use crate::acceptance::Tested;
-use crate::decaying::Share;
+use crate::decaying::{PLACE_DECAY, PRIOR_TESTS, Share, UNTESTED_FADE};
 
 /// The number of ranks with a share of their own: the most candidates after one token.
 pub(crate) const RANKS: usize = 10;
@@ -22,13 +22,6 @@ pub(crate) struct Ranks {
 
 /// Positions after this one count as this one.
 const LAST_POSITION: usize = 15;
-/// The weight of a tested candidate compared with the next one.
-const DECAY: f64 = 0.98;
-/// The number of candidates that the knowledge before the first test is worth.
-const PRIOR_CANDIDATES: f64 = 4.0;
-/// How much of a share is kept when its candidate was not asked for. The true share may have
-/// changed since.
-const FADE: f64 = 0.995;
 
 impl Ranks {
     /// Learns from the candidates for a position. One that the drafter did not have is wrong.
@@ -38,7 +31,7 @@ impl Ranks {
             return;
         }
         if self.rights.len() <= position {
-            self.rights.resize(position + 1, vec![Share::new(DECAY); RANKS - 1]);
+            self.rights.resize(position + 1, vec![Share::new(PLACE_DECAY); RANKS - 1]);
         }
         for (rank, right) in (1..).zip(&mut self.rights[position]) {
             match tested.accepted {
@@ -46,7 +39,7 @@ impl Ranks {
                 accepted if rank < tested.requested => {
                     right.add(f64::from(u8::from(accepted == Some(rank))), 1.0);
                 }
-                _ => right.fade(FADE),
+                _ => right.fade(UNTESTED_FADE),
             }
         }
     }
@@ -59,7 +52,7 @@ impl Ranks {
             .map(|position| {
                 if let Some(rights) = self.rights.get(position) {
                     for (rank, share) in (1..).zip(rights) {
-                        right[rank] = share.value(right[rank], PRIOR_CANDIDATES);
+                        right[rank] = share.value(right[rank], PRIOR_TESTS);
                     }
                 }
                 let (mut left, mut of_rank) = (1.0, [0.0; RANKS]);

@@ -1,13 +1,12 @@
 //! Closed forms: the expected tokens and times of rounds.
 //!
-//! `survival[n]` is the probability that the first `n` tokens of a draft are accepted; see
-//! [`Acceptance::survival`](crate::Acceptance::survival). Times are in nanoseconds.
+//! `survival[n]` is the probability that the first `n` tokens of a draft are accepted. Times are in
+//! nanoseconds.
 
 /// Returns the tokens that a round of draft-then-verify commits on average with a draft of `length`
 /// tokens, including the target's own (Leviathan et al. 2023, arXiv 2211.17192, equation 1, for any
 /// acceptance).
-#[must_use]
-pub fn tokens_of_round(survival: &[f64], length: usize) -> f64 {
+pub(crate) fn tokens_of_round(survival: &[f64], length: usize) -> f64 {
     survival.iter().take(length + 1).sum()
 }
 
@@ -17,23 +16,22 @@ pub fn tokens_of_round(survival: &[f64], length: usize) -> f64 {
 /// is drafted during it (none: pre-verify). If all are accepted, `new` tokens drafted during a pass
 /// leave `new - 1` for the next pass (post-verify), and so on.
 #[derive(Clone, Copy, Debug)]
-pub struct ParallelRounds<'a> {
+pub(crate) struct ParallelRounds<'a> {
     /// The acceptance of the drafts after the rejection.
-    pub survival: &'a [f64],
+    pub(crate) survival: &'a [f64],
     /// The number of tokens that are drafted before the first pass.
-    pub first: usize,
+    pub(crate) first: usize,
     /// The number of tokens that are drafted during a pass. It may be a mean.
-    pub new: f64,
+    pub(crate) new: f64,
     /// The time of drafting `first` tokens alone.
-    pub first_ns: f64,
+    pub(crate) first_ns: f64,
     /// The shortest time of a pass, because it waits for the drafter.
-    pub min_ns: f64,
+    pub(crate) min_ns: f64,
 }
 
 impl ParallelRounds<'_> {
     /// Returns the expected tokens and nanoseconds. `score_ns(rows)` is the time of a pass.
-    #[must_use]
-    pub fn cycle(&self, score_ns: impl Fn(f64) -> f64) -> (f64, f64) {
+    pub(crate) fn cycle(&self, score_ns: impl Fn(f64) -> f64) -> (f64, f64) {
         let survival = |tokens: f64| interpolated(self.survival, tokens);
         let (mut tokens, mut ns) = (0.0, self.first_ns);
         // The tokens accepted so far, and those that the next pass verifies in addition to the
@@ -53,8 +51,7 @@ impl ParallelRounds<'_> {
     }
 
     /// Returns the nanoseconds if so many tokens are accepted.
-    #[must_use]
-    pub fn ns_of(&self, accepted: usize, score_ns: impl Fn(f64) -> f64) -> f64 {
+    pub(crate) fn ns_of(&self, accepted: usize, score_ns: impl Fn(f64) -> f64) -> f64 {
         let (mut ns, mut tested, mut unverified) = (self.first_ns, 0.0, self.first as f64);
         loop {
             ns += score_ns(unverified + 1.0).max(self.min_ns);
@@ -90,15 +87,15 @@ fn sum(survival: &[f64], from: f64, to: f64) -> f64 {
 /// The row after the rejection takes a pass. Meanwhile the drafter makes tokens, and a job verifies
 /// every `rows` of them on a free replica.
 #[derive(Clone, Copy, Debug)]
-pub struct Pipeline<'a> {
+pub(crate) struct Pipeline<'a> {
     /// The acceptance of the drafts after the rejection.
-    pub survival: &'a [f64],
+    pub(crate) survival: &'a [f64],
     /// The number of target replicas.
-    pub replicas: usize,
+    pub(crate) replicas: usize,
     /// The number of rows of a job: DSI's lookahead.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// The time of drafting so many tokens.
-    pub draft_ns: f64,
+    pub(crate) draft_ns: f64,
 }
 
 impl Pipeline<'_> {
@@ -112,8 +109,7 @@ impl Pipeline<'_> {
     }
 
     /// Returns the expected tokens and nanoseconds. `score_ns(rows)` is the time of a pass.
-    #[must_use]
-    pub fn cycle(&self, score_ns: impl Fn(usize) -> f64) -> (f64, f64) {
+    pub(crate) fn cycle(&self, score_ns: impl Fn(usize) -> f64) -> (f64, f64) {
         let [one_ns, first_ns, further_ns] = self.jobs_ns(score_ns);
         // The first token is tested by the row after the rejection, the others by jobs.
         let mut reached = self.survival.iter().skip(1).step_by(self.rows.max(1));
@@ -123,8 +119,7 @@ impl Pipeline<'_> {
     }
 
     /// Returns the nanoseconds if so many tokens are accepted.
-    #[must_use]
-    pub fn ns_of(&self, accepted: usize, score_ns: impl Fn(usize) -> f64) -> f64 {
+    pub(crate) fn ns_of(&self, accepted: usize, score_ns: impl Fn(usize) -> f64) -> f64 {
         let [one_ns, first_ns, further_ns] = self.jobs_ns(score_ns);
         match accepted.checked_sub(1) {
             None => one_ns,

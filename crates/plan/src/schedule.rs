@@ -10,6 +10,10 @@ use forerun_core::DraftShape;
 /// The number of tokens after a rejection that methods which draft ahead look ahead.
 pub(crate) const HORIZON: usize = 48;
 
+/// Of drafts that are about as fast, within this factor, one is taken that is better in ways that
+/// the estimates do not know.
+pub(crate) const ABOUT_AS_FAST: f64 = 1.001;
+
 /// A method with its options. Each has a closed form: the tokens and the time of a *cycle*, from one
 /// rejection to the next, or of a round.
 #[derive(Clone, Debug)]
@@ -41,28 +45,15 @@ pub(crate) struct Facts<'a> {
 
 /// What to take for granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Assumptions {
-    pub(crate) text: Text,
-    /// Whether numbers of rows and tokens that were not tried cost no more than fewer ones.
-    pub(crate) at_best: bool,
-}
-
-/// The text that follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Text {
-    /// As the estimates of acceptance say.
+pub(crate) enum Assumption {
+    /// What the estimates say.
     Usual,
-    /// In an easy stretch.
+    /// That, but numbers of rows and tokens that were not tried cost no more than fewer ones.
+    Cheap,
+    /// That, and the text is in an easy stretch.
     Easy,
-    /// As the drafter says.
+    /// That, and the drafter is always right.
     Certain,
-}
-
-impl Assumptions {
-    pub(crate) const USUAL: Self = Self { text: Text::Usual, at_best: false };
-    pub(crate) const CHEAP: Self = Self { text: Text::Usual, at_best: true };
-    pub(crate) const EASY: Self = Self { text: Text::Easy, at_best: true };
-    pub(crate) const CERTAIN: Self = Self { text: Text::Certain, at_best: true };
 }
 
 /// What to draft.
@@ -94,22 +85,11 @@ impl Candidate {
 }
 
 impl Facts<'_> {
-    /// Returns what is assumed of the next `depth` candidates of one draft.
-    pub(crate) fn outlook(&self, text: Text, depth: usize) -> Outlook {
-        match text {
-            Text::Usual => self.drafter.acceptance.outlook(depth),
-            Text::Easy => self.drafter.acceptance.outlook_if_easy(depth),
-            Text::Certain => Outlook::certain(depth),
-        }
-    }
-
-    /// Returns, for `n` from 0, the probability that the first `n` tokens of jobs of `per_job`
-    /// tokens are accepted.
-    pub(crate) fn survival(&self, text: Text, length: usize, per_job: usize) -> Vec<f64> {
-        match text {
-            Text::Usual => self.drafter.acceptance.survival_in_jobs(length, per_job),
-            Text::Easy => self.drafter.acceptance.survival_in_jobs_if_easy(length, per_job),
-            Text::Certain => vec![1.0; length + 1],
+    /// Returns what is assumed of the next `depth` candidates, of which each job drafts `per_job`.
+    pub(crate) fn outlook(&self, assume: Assumption, depth: usize, per_job: usize) -> Outlook {
+        match assume {
+            Assumption::Certain => Outlook::certain(depth),
+            _ => self.drafter.acceptance.outlook(assume == Assumption::Easy, depth, per_job),
         }
     }
 
@@ -127,7 +107,7 @@ impl Schedule {
     pub(crate) fn best(
         &self,
         facts: Facts<'_>,
-        assume: Assumptions,
+        assume: Assumption,
         current: Option<&Drafting>,
     ) -> Candidate {
         match self {
@@ -148,7 +128,7 @@ impl Schedule {
                 pipeline.of(facts, rows)
             }
             // A draft is that of its own schedule.
-            _ => self.best(facts, Assumptions::USUAL, None),
+            _ => self.best(facts, Assumption::Usual, None),
         }
     }
 

@@ -2,15 +2,14 @@
 
 use crate::SharedGoodput;
 use crate::confidence::{Confidence, Stops};
-use crate::costs::{Drafts, Passes};
 use crate::decaying::DecayingMean;
 use crate::lookup_choice::accepted_of;
 use crate::outlook::Outlook;
-use crate::planner::Planned;
+use crate::planner::{Planned, Policy};
 use crate::ranked_tree::{DraftSize, TreeLimits, fastest_tree};
 use crate::round::Round;
 use crate::rounds::tokens_of_round;
-use crate::schedule::{Assumptions, Candidate, Drafting, Facts, Schedule, Text};
+use crate::schedule::{Assumption, Candidate, Drafting, Facts, Schedule};
 use forerun_core::{DraftShape, StopRule};
 
 /// The first draft length of assisted generation.
@@ -92,7 +91,8 @@ impl Rounds {
         (self.stops && self.may_stop && confidence.is_useful()).then_some(confidence)
     }
 
-    fn times<'a>(&self, facts: Facts<'a>, at_best: bool) -> RoundTimes<'a> {
+    /// Returns the times of rounds at the present load, by the size of their drafts.
+    fn times<'a>(&self, facts: Facts<'a>, at_best: bool) -> impl Fn(DraftSize) -> f64 + use<'a> {
         let longest = match self.trees {
             Some(trees) => trees.nodes.max(trees.depth),
             None if self.is_chain() => self.shape.length(),
@@ -102,33 +102,32 @@ impl Rounds {
         // One length does not show what further tokens cost. To try that is cheap while there is
         // nothing to read first.
         let is_flat = at_best && costs.is_flat_at_best() && costs.lag == 0;
-        RoundTimes {
-            passes: facts.target.passes(longest, false, at_best),
-            drafts: costs.drafts(longest, is_flat),
-        }
+        let passes = facts.target.passes(longest, false, at_best);
+        let drafts = costs.drafts(longest, is_flat);
+        move |size: DraftSize| drafts.ns(size) + passes.ns(size.nodes as f64)
     }
 
     fn nodes_of_tree(&self) -> usize {
         self.nodes.value_or(self.shape.max_nodes() as f64).round() as usize
     }
 
-    pub(crate) fn best(&self, facts: Facts<'_>, assume: Assumptions) -> Candidate {
-        let outlook = facts.outlook(assume.text, self.depth());
-        let times = self.times(facts, assume.at_best);
-        let longest = self.longest(facts, assume.at_best);
+    pub(crate) fn best(&self, facts: Facts<'_>, assume: Assumption) -> Candidate {
+        let outlook = facts.outlook(assume, self.depth(), usize::MAX);
+        let times = self.times(facts, assume != Assumption::Usual);
+        let longest = self.longest(facts, assume != Assumption::Usual);
         if let Some(trees) = self.trees {
             let limits = TreeLimits { nodes: longest, ..trees };
             let in_one_forward = facts.drafter.costs.tokens_per_forward > 1;
             let least = if in_one_forward { limits.depth } else { 1 };
-            let grown = fastest_tree(&outlook, limits, least..=limits.depth, |size| times.ns(size));
+            let grown = fastest_tree(&outlook, limits, least..=limits.depth, &times);
             let shape = DraftShape::Ranked { children: grown.children };
             return Candidate { draft: Drafting::Round(shape), tokens: grown.tokens, ns: grown.ns };
         }
         // A trial does not stop early: it is about what the estimates do not know.
-        let stops = self.confidence(facts).filter(|_| assume == Assumptions::USUAL);
+        let stops = self.confidence(facts).filter(|_| assume == Assumption::Usual);
         let stops = stops.map(Confidence::stops);
         let survival = outlook.survival(self.shape.depth());
-        let chain_ns = |length: usize| times.ns(DraftSize::of_chain(length));
+        let chain_ns = |length: usize| times(DraftSize::of_chain(length));
         let (survival, stopping_ns) = match stops.as_ref().filter(|_| self.is_chain()) {
             Some(stops) => (stops.survival(&survival), stops.mean_ns(longest, chain_ns)),
             None => (survival, Vec::new()),
@@ -139,7 +138,7 @@ impl Rounds {
                 false => (self.nodes_of_tree(), self.shape.depth()),
             };
             let ns = stopping_ns.get(length.wrapping_sub(1)).copied();
-            let ns = ns.unwrap_or_else(|| times.ns(DraftSize::of_chain(nodes)));
+            let ns = ns.unwrap_or_else(|| chain_ns(nodes));
             (length, tokens_of_round(&survival, depth), ns)
         });
         let first = (0, 0.0, f64::INFINITY);
@@ -149,7 +148,12 @@ impl Rounds {
             Some(stops) => Some(self.stop_rule(&stops, tokens / ns, &outlook, &times)),
             None => self.confidence(facts).map(|_| StopRule::NEVER),
         };
-        let shape = stopping(self.shape.with_draft_tokens(length), rule);
+        let shape = match (self.shape.with_draft_tokens(length), rule) {
+            (DraftShape::Chain { length }, Some(stop)) => {
+                DraftShape::ConfidentChain { length, stop }
+            }
+            (shape, _) => shape,
+        };
         Candidate { draft: Drafting::Round(shape), tokens, ns }
     }
 
@@ -159,50 +163,44 @@ impl Rounds {
         stops: &Stops<'_>,
         speed: f64,
         outlook: &Outlook,
-        times: &RoundTimes<'_>,
+        times: impl Fn(DraftSize) -> f64,
     ) -> StopRule {
         let longest = self.shape.length();
         // What a further token costs after a typical chain.
         let typical = stops.mean_length(longest).round().max(2.0) as usize;
-        let ns = |length: usize| times.ns(DraftSize::of_chain(length.min(longest)));
+        let ns = |length: usize| times(DraftSize::of_chain(length.min(longest)));
         let token_ns = (ns(typical) - ns(1)) / (typical - 1) as f64;
         let first = outlook.survival(1).last().copied().unwrap_or(1.0);
         stops.rule(token_ns * speed, first)
     }
 
     pub(crate) fn of(&self, facts: Facts<'_>, shape: &DraftShape) -> Candidate {
-        let outlook = facts.outlook(Text::Usual, self.depth());
-        let nodes = if self.is_chain() { shape.length() } else { self.nodes_of_tree() };
-        let size = match shape {
-            DraftShape::Ranked { children } if self.trees.is_some() => DraftSize {
-                nodes: children.iter().sum(),
-                depth: shape.depth(),
-                parents: children.iter().filter(|&&count| count > 0).count(),
-            },
-            _ => DraftSize::of_chain(nodes),
-        };
-        let ns = self.times(facts, false).ns(size);
-        Candidate {
-            draft: Drafting::Round(shape.clone()),
-            tokens: self.tokens(facts, &outlook, shape),
-            ns,
-        }
-    }
-
-    /// Returns the expected tokens of a round with a draft.
-    fn tokens(&self, facts: Facts<'_>, outlook: &Outlook, shape: &DraftShape) -> f64 {
-        match shape {
+        let outlook = facts.outlook(Assumption::Usual, self.depth(), usize::MAX);
+        let depth = shape.depth();
+        let (size, tokens) = match shape {
             DraftShape::Ranked { children } if self.trees.is_some() => {
-                outlook.tokens_of_ranked(children)
+                let parents = children.iter().filter(|&&count| count > 0).count();
+                let size = DraftSize { nodes: children.iter().sum(), depth, parents };
+                (size, outlook.tokens_of_ranked(children))
             }
-            DraftShape::ConfidentChain { length, stop } if *stop != StopRule::NEVER => {
-                let survival = outlook.survival(*length);
-                let stops = self.confidence(facts).map(Confidence::stops);
-                let survival = stops.map_or(survival.clone(), |stops| stops.survival(&survival));
-                tokens_of_round(&survival, *length)
+            _ => {
+                let nodes = if self.is_chain() { shape.length() } else { self.nodes_of_tree() };
+                let survival = outlook.survival(depth);
+                let stops = match shape {
+                    DraftShape::ConfidentChain { stop, .. } if *stop != StopRule::NEVER => {
+                        self.confidence(facts).map(Confidence::stops)
+                    }
+                    _ => None,
+                };
+                let survival = match stops {
+                    Some(stops) => stops.survival(&survival),
+                    None => survival,
+                };
+                (DraftSize::of_chain(nodes), tokens_of_round(&survival, depth))
             }
-            _ => tokens_of_round(&outlook.survival(shape.depth()), shape.depth()),
-        }
+        };
+        let ns = self.times(facts, false)(size);
+        Candidate { draft: Drafting::Round(shape.clone()), tokens, ns }
     }
 
     /// Learns what a draft had and how much of it was accepted.
@@ -218,47 +216,20 @@ impl Rounds {
     }
 }
 
-/// Returns a chain that stops by a rule, if there is one. Other shapes stay as they are.
-fn stopping(shape: DraftShape, rule: Option<StopRule>) -> DraftShape {
-    match (shape, rule) {
-        (DraftShape::Chain { length }, Some(stop)) => DraftShape::ConfidentChain { length, stop },
-        (shape, _) => shape,
-    }
-}
-
-/// The times of rounds by the size of their drafts.
-struct RoundTimes<'a> {
-    passes: Passes<'a>,
-    drafts: Drafts<'a>,
-}
-
-impl RoundTimes<'_> {
-    /// Returns the share of a round at the present load.
-    fn ns(&self, size: DraftSize) -> f64 {
-        self.drafts.ns(size) + self.passes.ns(size.nodes as f64)
-    }
-}
-
 /// Decides the shape of the next draft of speculative decoding.
 ///
 /// The automatic mode drafts the length with the most expected tokens a second after the present
-/// text. It knows the times of drafts and passes by their number of tokens, and the acceptance by
-/// position and in easy and hard stretches of the text ([`Acceptance`](crate::Acceptance)). It can
-/// also grow trees: node by node, the candidate that is accepted most often, as long as that gives
-/// more tokens a second. Or chains can stop where the drafter is unsure: it learns how often tokens
-/// are accepted by the drafter's confidence in them. While no draft is faster than the target
-/// alone, drafting pauses.
+/// text. It can also grow trees, node by node, or stop chains where the drafter is unsure. While no
+/// draft is faster than the target alone, drafting pauses.
 ///
 /// If other sequences share the passes, times are the job's share of them
-/// ([`JobCost::share`](forerun_core::JobCost::share)). So a draft is as long as is good for all
-/// sequences together, if the others do the same. Whether they draft at all, they decide together
-/// ([`SharedGoodput`]).
+/// ([`JobCost::share`](forerun_core::JobCost::share)), so a draft is as long as is good for all, if
+/// the others do the same. Whether they draft at all, they decide together ([`SharedGoodput`]).
 #[derive(Clone, Debug)]
 pub struct SpeculativeDraftLength {
     planned: Planned,
     shape: DraftShape,
     length: DraftLength,
-    grows_trees: bool,
     goodput: SharedGoodput,
 }
 
@@ -276,7 +247,7 @@ impl SpeculativeDraftLength {
             nodes: DecayingMean::default(),
         });
         let planned = Planned::alone(schedule);
-        Self { planned, shape, length, grows_trees: false, goodput: SharedGoodput::default() }
+        Self { planned, shape, length, goodput: SharedGoodput::default() }
     }
 
     fn change(self, change: impl FnOnce(&mut Rounds)) -> Self {
@@ -284,27 +255,10 @@ impl SpeculativeDraftLength {
         self
     }
 
-    /// Returns a copy configured for a drafter that makes all positions in one forward.
-    #[must_use]
-    pub fn in_one_forward(self) -> Self {
-        self.planned.set_tokens_per_forward(usize::MAX);
-        self
-    }
-
-    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by
-    /// the sizes of the models. The automatic mode does not try a slow one to learn that.
-    #[must_use]
-    pub fn with_expected_passes(self, passes: Option<f64>) -> Self {
-        self.planned.expect_passes(passes);
-        self
-    }
-
     /// Returns a copy that grows trees in its automatic mode. Other modes keep the shape.
     #[must_use]
     pub fn growing_trees(self, limits: TreeLimits) -> Self {
-        let grows_trees = self.length == DraftLength::Auto;
-        let trees = grows_trees.then_some(limits);
-        Self { grows_trees, ..self.change(|rounds| rounds.trees = trees) }
+        self.change(|rounds| rounds.trees = rounds.adapts().then_some(limits))
     }
 
     /// Returns a copy whose chains stop where the drafter is unsure, in its automatic mode.
@@ -322,7 +276,7 @@ impl SpeculativeDraftLength {
     /// [`Round::ranked`] then.
     #[must_use]
     pub fn grows_trees(&self) -> bool {
-        self.grows_trees
+        self.planned.with_rounds(|rounds| rounds.trees.is_some())
     }
 
     /// Returns a copy that decides by the goodput of all sequences with the same `goodput`.
@@ -368,15 +322,14 @@ impl SpeculativeDraftLength {
         if self.length != DraftLength::Auto {
             return longest;
         }
-        if self.planned.is_first_step() && self.planned.draft().is_some() {
-            return 0;
-        }
-        let measures_plain = self.planned.may_measure_plain();
-        self.planned.with_facts(|facts| {
+        self.planned.with(|state, entry| {
+            if state.is_first_step && state.plan.of(entry).is_some() {
+                return 0;
+            }
             // The cost of many more rows than were tried is not known.
-            let longest = longest.min(2 * facts.target.most_rows() + 1);
-            let Some(plain_ns) = facts.target.plain_share() else { return 0 };
-            let passes = facts.target.passes(longest, false, false);
+            let longest = longest.min(2 * state.target.most_rows() + 1);
+            let Some(plain_ns) = state.target.plain_share() else { return 0 };
+            let passes = state.target.passes(longest, false, false);
             let speeds = (0..=longest).map(|length| {
                 (length, (1.0 + accepted_of(rate, length)) / passes.ns(length as f64))
             });
@@ -384,7 +337,9 @@ impl SpeculativeDraftLength {
             let best = speeds.rev().max_by(|(_, a), (_, b)| a.total_cmp(b));
             let Some((length, speed)) = best else { return 0 };
             // Now and then, a round without a draft measures the speed to beat.
-            if measures_plain(plain_ns - 1.0 / speed) { 0 } else { length }
+            let measures_plain =
+                state.plan.action.is_none() && state.may_measure_plain(plain_ns - 1.0 / speed);
+            if measures_plain { 0 } else { length }
         })
     }
 
@@ -396,13 +351,13 @@ impl SpeculativeDraftLength {
         if self.length != DraftLength::Auto {
             return None;
         }
-        let candidate = self.planned.usual_candidate()?;
-        let lookup_ns = self.planned.with_facts(|facts| {
-            facts.target.plain_share()?;
-            Some(facts.target.passes(length, false, false).ns(length as f64))
-        })?;
-        let is_known = candidate.ns > 0.0 && lookup_ns > 0.0;
-        is_known.then(|| candidate.tokens * lookup_ns / candidate.ns)
+        self.planned.with(|state, entry| {
+            let candidate = state.plan.of(entry).filter(|_| !state.plan.is_trial())?;
+            state.target.plain_share()?;
+            let lookup_ns = state.target.passes(length, false, false).ns(length as f64);
+            let is_known = candidate.ns > 0.0 && lookup_ns > 0.0;
+            is_known.then(|| candidate.tokens * lookup_ns / candidate.ns)
+        })
     }
 
     /// Learns from the measurements of a round.
@@ -413,17 +368,11 @@ impl SpeculativeDraftLength {
         }
         self.planned.observe_round(round);
     }
+}
 
-    /// Returns its place in the planner.
-    pub fn planned(&mut self) -> &mut Planned {
+impl Policy for SpeculativeDraftLength {
+    fn planned(&mut self) -> &mut Planned {
         &mut self.planned
-    }
-
-    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
-    /// learned times and acceptance.
-    #[must_use]
-    pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        Self { planned: self.planned.for_new_answer(prompt_tokens), ..self.clone() }
     }
 }
 
@@ -600,7 +549,8 @@ mod tests {
         for (in_one_forward, empty_ns) in [(true, 500), (false, 500), (true, 30)] {
             let pair = SimulatedPair { empty_ns, finds: usize::MAX, ..PAIR };
             let policy = chain(DraftLength::Auto);
-            let mut policy = if in_one_forward { policy.in_one_forward() } else { policy };
+            let mut policy =
+                if in_one_forward { policy.with_tokens_per_forward(usize::MAX) } else { policy };
             // The first round of all may draft.
             let (depths, speed) = run(&mut policy, 5_000, &pair);
             assert!(speed > 0.98, "{in_one_forward}, {empty_ns}: {speed}");
@@ -638,7 +588,7 @@ mod tests {
             depths[200..].iter().sum::<usize>() / 100
         };
         let one_by_one = depth(chain(DraftLength::Auto));
-        let in_one_forward = depth(chain(DraftLength::Auto).in_one_forward());
+        let in_one_forward = depth(chain(DraftLength::Auto).with_tokens_per_forward(usize::MAX));
         assert!(one_by_one < 8 && in_one_forward > 12, "{one_by_one} against {in_one_forward}");
     }
 
@@ -758,7 +708,8 @@ mod tests {
             for (found, expected) in times(&mixed).iter().zip(times(&without)) {
                 assert!((found - expected).abs() < 1.0, "{found} ns, {expected} ns");
             }
-            let first = mixed.planned.with_facts(|of| of.drafter.acceptance.survival(5));
+            let outlook = mixed.planned.with_facts(|of| of.outlook(Assumption::Usual, 5, 5));
+            let first = outlook.survival(5);
             assert!(first[5] > 0.8, "{first:?}");
             let mean = |depths: &[usize]| depths[200..].iter().sum::<usize>() / 200;
             assert_eq!(mean(&depths), mean(&usual), "the drafter's lengths");

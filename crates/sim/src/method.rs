@@ -4,7 +4,7 @@ use crate::{Cost, Simulation};
 use forerun_core::DraftShape;
 use forerun_decode::{
     Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions,
-    PearlSchedule, Speculative, SpeculativeDraftLength, Ssd,
+    PearlSchedule, Policy, Speculative, SpeculativeDraftLength, Ssd,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;

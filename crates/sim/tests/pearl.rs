@@ -6,7 +6,7 @@ use forerun_core::trace::SpanKind;
 use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
     Autoregressive, Decoder, DraftLength, Limits, Pearl, PearlDraftLength, PearlOptions,
-    PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, generate,
+    PearlSchedule, Policy, Sequence, Speculative, SpeculativeDraftLength, generate,
 };
 use forerun_sim::{
     AcceptanceModel, Cancellation, Cost, Device, ForwardCost, Oracle, SharedDevices, SimCluster,

@@ -13,8 +13,8 @@ use forerun_core::{
     Cluster, DraftShape, KeyedRandomness, Sampling, SequenceId, StopRule, TokenId, Verification,
 };
 use forerun_decode::{
-    Autoregressive, DecodeError, Decoder, DraftLength, Limits, Round, Sequence, Speculative,
-    SpeculativeDraftLength, Ssd, generate,
+    Autoregressive, DecodeError, Decoder, DraftLength, Limits, Policy, Round, Sequence,
+    Speculative, SpeculativeDraftLength, Ssd, generate,
 };
 use forerun_draft::{Drafter, ModelDrafter};
 use forerun_lm::fake::TableModel;
