@@ -79,7 +79,8 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "{certificate}").context(OUTPUT_FAILED)?;
     if !arguments.full {
-        writeln!(output, "{MORE}").context(OUTPUT_FAILED)?;
+        let more = if arguments.engine.method.is_some() { MORE_OF_METHOD } else { MORE };
+        writeln!(output, "{more}").context(OUTPUT_FAILED)?;
     }
     write_report(report, &certificate)?;
     Ok(if certificate.is_certified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -138,6 +139,9 @@ fn compare_servers(
 /// The last line of a quick run.
 const MORE: &str = "--full covers more: every drafter and shape of drafts with each method, \
                     longer answers to more prompts, and more samples";
+
+/// The same for one method.
+const MORE_OF_METHOD: &str = "--full covers more: longer answers to more prompts, and more samples";
 
 /// Returns the configurations to check: the chosen one, or every method once, with chains and
 /// a tree, with the drafter and with prompt lookup; in `full`, all that differ in how they draft

@@ -122,8 +122,12 @@ fn is_option(command: &Command, name: &str) -> bool {
     })
 }
 
-/// Returns whether a command has all options that a text names.
+/// Returns whether a command has all options that a text names, or answers prompts if it names
+/// none.
 fn has_options(command: &Command, text: &str) -> bool {
+    if !text.contains("--") {
+        return option(command, "threads").is_some();
+    }
     let mut longs = text.split([' ', ',']).filter_map(|word| word.strip_prefix("--"));
     longs.all(|long| option(command, long).is_some())
 }

@@ -9,8 +9,8 @@ use crate::shown_drafts::{ShownDrafts, colours};
 use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
-    Answer, AnswerEvent, AnswerStream, Canceller, DraftLength, EmbeddedModel, Finish, Forerun,
-    ForerunError, Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request,
+    Answer, AnswerEvent, AnswerStream, Canceller, Decisions, DraftLength, EmbeddedModel, Finish,
+    Forerun, ForerunError, Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request,
     RequestError, SamplingOptions, SuggestedSampling, TokenId, TokenLogprob, Tokenizer, Trace,
     Verification, VerificationChoice,
 };
@@ -30,33 +30,43 @@ pub(crate) const OUTPUT_FAILED: &str = "cannot write to standard output";
 pub(crate) const NO_MODEL: &str =
     "no --model given: using the built-in demonstration pair, small models that write stories";
 
-/// Note that the demonstration pair is used with a padded target.
+/// Note that the demonstration pair is used with padding.
 pub(crate) const NO_MODEL_SO_PADDED: &str = "no --model given: using the built-in demonstration pair, small models that write stories. \
-     The target is padded from 7M to 108M parameters with weights that change no token, so that \
-     memory decides its speed, as with larger models (--model demo: without them)";
+     They are padded from 7M and 0.6M to 108M and 8M parameters with weights that change no token, \
+     so that memory decides the target's speed, as with larger models (--model demo: without them)";
 
 /// The target of the demonstration pair.
-pub static DEMONSTRATION_TARGET: EmbeddedModel =
+pub const DEMONSTRATION_TARGET: EmbeddedModel =
     EmbeddedModel { name: "demonstration-target", files: forerun_models::TARGET, padding: 0 };
 
-/// The same target, padded to 108 million parameters. The target itself fits in a processor's
-/// cache, where drafts gain little.
-pub(crate) static PADDED_TARGET: EmbeddedModel = EmbeddedModel {
-    name: "padded-demonstration-target",
-    files: forerun_models::TARGET,
-    padding: 16_384,
-};
-
 /// The drafter of the demonstration pair.
-pub static DEMONSTRATION_DRAFTER: EmbeddedModel =
+pub const DEMONSTRATION_DRAFTER: EmbeddedModel =
     EmbeddedModel { name: "demonstration-drafter", files: forerun_models::DRAFTER, padding: 0 };
+
+/// The demonstration pair: target and drafter.
+pub(crate) static DEMONSTRATION: [EmbeddedModel; 2] = [DEMONSTRATION_TARGET, DEMONSTRATION_DRAFTER];
+
+/// The same pair, padded to 108 and 8 million parameters. The target itself fits in a processor's
+/// cache, where drafts gain little.
+pub(crate) static PADDED: [EmbeddedModel; 2] = [
+    EmbeddedModel {
+        name: "padded-demonstration-target",
+        files: forerun_models::TARGET,
+        padding: 16_384,
+    },
+    EmbeddedModel {
+        name: "padded-demonstration-drafter",
+        files: forerun_models::DRAFTER,
+        padding: 12_288,
+    },
+];
 
 /// Note that drafts are translated between vocabularies.
 pub(crate) const TRANSLATED: &str = "the drafter's vocabulary differs from the target's: drafts \
                                      are translated through their text";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
-    let is_unnamed = use_demonstration(&mut arguments.answers.engine, PADDED_TARGET)?;
+    let is_unnamed = use_demonstration(&mut arguments.answers.engine, PADDED)?;
     let Some(member) = Member::join(&mut arguments.answers.engine)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -239,12 +249,12 @@ pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
         && plan.length() == DraftLength::Auto
         && statistics.failures.is_empty();
     let passes = statistics.target_forwards;
-    for (reason, steps) in &statistics.decisions {
+    for Decisions { reason, steps, .. } in &statistics.decisions {
         detail(format_args!("{steps} steps: {reason}"));
     }
     let has_paused = may_pause && passes >= FEWEST_PASSES && statistics.drafts * 2 < passes;
-    let reason = statistics.decisions.first().filter(|_| has_paused);
-    let paused = reason.map(|(reason, _)| format!(" | drafting paused: {reason}"));
+    let pause = statistics.decisions.iter().find(|decisions| has_paused && !decisions.drafts);
+    let paused = pause.map(|pause| format!(" | drafting paused: {}", pause.reason));
     answer.summary() + &paused.unwrap_or_default()
 }
 
@@ -387,33 +397,31 @@ fn grammar(arguments: &StructureArguments) -> anyhow::Result<Option<Grammar>> {
 
 /// Uses the demonstration pair if no model is given.
 pub(crate) fn demonstration(arguments: &mut EngineArguments) -> anyhow::Result<()> {
-    if use_demonstration(arguments, DEMONSTRATION_TARGET)? {
+    if use_demonstration(arguments, DEMONSTRATION)? {
         note(NO_MODEL);
     }
     Ok(())
 }
 
-/// Uses the demonstration pair if no model is given, with this `target`, and returns whether it
-/// did. The demonstration's target by its name gets its drafter, unless another one is given.
+/// Uses a `pair` of demonstration models if no model is given, and returns whether it did. The
+/// demonstration's target by its name gets its drafter, unless another one is given.
 pub(crate) fn use_demonstration(
     arguments: &mut EngineArguments,
-    target: EmbeddedModel,
+    pair: [EmbeddedModel; 2],
 ) -> anyhow::Result<bool> {
-    let is_unnamed = match arguments.model.get() {
+    let (is_unnamed, [target, drafter]) = match arguments.model.get() {
         None if arguments.draft_model.is_some() => {
             bail!("--draft-model was given without --model: add --model with the target")
         }
-        None => true,
-        Some(ModelSource::Embedded(_)) => false,
+        None => (true, pair),
+        Some(ModelSource::Embedded(_)) => (false, DEMONSTRATION),
         Some(_) => return Ok(false),
     };
-    if is_unnamed {
-        arguments.model.set(target.into());
-    }
+    arguments.model.set(target.into());
     if arguments.draft_model.is_none()
         && arguments.drafter.is_none_or(forerun::DrafterKind::has_model)
     {
-        arguments.draft_model = Some(DEMONSTRATION_DRAFTER.into());
+        arguments.draft_model = Some(drafter.into());
     }
     Ok(is_unnamed)
 }
@@ -598,6 +606,7 @@ pub(crate) fn finish_reason(answer: &Answer, interrupted: bool) -> &'static str 
 
 pub(crate) fn json_report(plan: &Plan, answer: &Answer, finish_reason: &str) -> serde_json::Value {
     let statistics = &answer.statistics;
+    let decisions = statistics.decisions.iter().map(|it| (it.reason.clone(), it.steps));
     json!({
         "text": answer.text,
         "tokens": answer.tokens,
@@ -628,7 +637,7 @@ pub(crate) fn json_report(plan: &Plan, answer: &Answer, finish_reason: &str) -> 
                 "acceptance_rate": statistics.acceptance_rate(),
                 "mean_accepted_tokens": statistics.mean_accepted_tokens(),
                 "target_forwards": statistics.target_forwards,
-                "decisions": statistics.decisions.iter().cloned().collect::<BTreeMap<_, _>>(),
+                "decisions": decisions.collect::<BTreeMap<_, _>>(),
                 "failures": statistics.failures,
             },
         },

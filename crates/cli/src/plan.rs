@@ -2,7 +2,7 @@
 
 use crate::arguments::{EngineArguments, PlanArguments};
 use crate::generate::{
-    NO_MODEL_SO_PADDED, OUTPUT_FAILED, PADDED_TARGET, cannot_write, options, use_demonstration,
+    NO_MODEL_SO_PADDED, OUTPUT_FAILED, PADDED, cannot_write, options, use_demonstration,
 };
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, about};
@@ -69,7 +69,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         finish(&arguments, &profile, &ranking, None)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if use_demonstration(&mut arguments.engine, PADDED_TARGET)? {
+    if use_demonstration(&mut arguments.engine, PADDED)? {
         note(NO_MODEL_SO_PADDED);
     }
     let save = arguments.save_profile.as_deref();
@@ -97,7 +97,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         profile => profile?,
     };
     let left_out = laboratory.left_out();
-    if left_out > 0 {
+    if left_out > 0 && is_limited && !was_interrupted {
         let measured = all - left_out;
         let seconds = started.elapsed().as_secs_f64() * all as f64 / measured.max(1) as f64;
         note(format_args!(
@@ -282,11 +282,21 @@ fn finish(
 const OF_DRAFTING: [&str; 5] = ["method", "drafter", "draft-tokens", "tree", "placement"];
 
 /// Returns whether drafting pays, in a sentence, and the command with the best options.
+/// The speedup from which drafting pays for sure.
+const LEAST_GAIN: f64 = 1.03;
+
 fn verdict(profile: &HardwareProfile, ranking: &[Prediction], best: &Prediction) -> String {
     let plain = ranking.iter().find(|found| found.drafter.is_none());
     let plain_speed = speed(plain.map_or(0.0, |plain| plain.tokens_per_second));
     let options = plan_options(profile, best);
-    let sentence = if best.drafter.is_some() {
+    let sentence = if best.drafter.is_some() && best.speedup < LEAST_GAIN {
+        format!(
+            "No: nothing is clearly faster here than plain decoding ({plain_speed} tokens a \
+             second). The best is {}, with {}.",
+            name(best),
+            speed(best.tokens_per_second)
+        )
+    } else if best.drafter.is_some() {
         let drafting = options.iter().filter(|(name, _)| OF_DRAFTING.contains(name));
         let (drafting, speedup) = (flags(drafting), best.speedup);
         let times = if speedup < 1.1 { format!("{speedup:.2}") } else { format!("{speedup:.1}") };

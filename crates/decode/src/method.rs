@@ -135,11 +135,10 @@ impl DecoderOptions {
     /// Returns the policy for the lengths of drafts that begin with this shape, for methods that
     /// draft before they verify.
     pub(crate) fn draft_length(&self, shape: DraftShape) -> SpeculativeDraftLength {
-        let policy = SpeculativeDraftLength::new(shape, self.length)
+        SpeculativeDraftLength::new(shape, self.length)
             .with_goodput(self.goodput.clone())
-            .with_expected_passes(self.expected_passes);
-        let one_forward = self.pattern.one_forward;
-        if one_forward { policy.with_tokens_per_forward(usize::MAX) } else { policy }
+            .with_expected_passes(self.expected_passes)
+            .with_tokens_per_forward(self.pattern.tokens_per_forward())
     }
 }
 
@@ -203,11 +202,6 @@ pub trait AnswerDecoder: Decoder + Send {
     /// Returns whether its drafter has failed, so that the rest of the answer is decoded with the
     /// target alone.
     fn has_failed_drafter(&self) -> bool {
-        false
-    }
-
-    /// Returns whether the last step verified guesses from earlier text instead of drafts.
-    fn has_looked_up(&self) -> bool {
         false
     }
 }

@@ -129,10 +129,6 @@ impl AnswerDecoder for Speculative {
         Some(self.rounds.policy.planned())
     }
 
-    fn has_looked_up(&self) -> bool {
-        self.rounds.has_looked_up
-    }
-
     fn has_failed_drafter(&self) -> bool {
         self.rounds.drafter_failed
     }

@@ -36,7 +36,7 @@ use crate::{DecodeError, Decoder, Sequence, SpeculativeDraftLength};
 use forerun_core::{
     Cluster, Completion, Draft, DraftShape, Guesser, Need, SequenceId, Ticket, TokenId,
 };
-use forerun_plan::{Policy, Share};
+use forerun_plan::{Planned, Policy, Share};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -390,5 +390,9 @@ impl AnswerDecoder for Ssd {
             verdicts: self.verdicts,
             ..Self::of_rounds(DraftRounds::of_answer(policy, options))
         })
+    }
+
+    fn planned(&mut self) -> Option<&mut Planned> {
+        Some(self.rounds.policy.planned())
     }
 }

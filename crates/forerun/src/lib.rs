@@ -136,7 +136,7 @@ pub use forerun_cpu::{
     Exchange, GroupParallelism, Isa, IsaError, Team, TeamError, Transformer, Weights,
 };
 pub use forerun_decode::{
-    AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
+    AnswerDecoder, Decisions, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
 };
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
 pub use forerun_draft::{

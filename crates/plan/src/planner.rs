@@ -125,6 +125,17 @@ enum Reason {
     ReadingCosts,
 }
 
+/// The steps of an answer for which the planner decided the same for one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decisions {
+    /// The reason in words.
+    pub reason: String,
+    /// Whether drafts were made; otherwise the target worked alone.
+    pub drafts: bool,
+    /// The number of steps.
+    pub steps: u64,
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -837,7 +848,7 @@ impl Planned {
     }
 
     /// Learns the time of a score job of `rows` rows of a method that drafts while it verifies.
-    /// `while_drafting`: whether drafters worked at the same time.
+    /// `while_drafting`: whether other jobs ran at the same time.
     pub fn observe_score(&self, rows: usize, time: &JobTime, while_drafting: bool) {
         let mut state = self.lock();
         if state.is_first_step {
@@ -885,17 +896,22 @@ impl Planned {
         self.lock().observe_step(self.entry, tokens, now_ns, alone);
     }
 
-    /// Returns why it drafted or did not in this answer, in words, with the number of steps: the
-    /// most frequent reason first. Fixed drafts have none.
+    /// Returns why it drafted or did not in this answer, the most frequent reason first. Fixed
+    /// drafts have none.
     #[must_use]
-    pub fn decisions(&self) -> Vec<(String, u64)> {
+    pub fn decisions(&self) -> Vec<Decisions> {
         let state = self.lock();
         if !state.entries[self.entry].schedule.adapts() {
             return Vec::new();
         }
         let mut decisions: Vec<(Reason, u64)> = state.decisions.clone().into_iter().collect();
         decisions.sort_by_key(|&(_, steps)| Reverse(steps));
-        decisions.into_iter().map(|(reason, steps)| (reason.to_string(), steps)).collect()
+        let of_reason = |(reason, steps): (Reason, u64)| Decisions {
+            reason: reason.to_string(),
+            drafts: matches!(reason, Reason::Fastest | Reason::Trial),
+            steps,
+        };
+        decisions.into_iter().map(of_reason).collect()
     }
 }
 

@@ -46,7 +46,7 @@ fn pearls_accepted_tokens_and_run_lengths_give_the_same_acceptance() {
 /// because a round of drafts alone is then shorter than the target's pass. PEARL is faster than
 /// speculative decoding at its best γ.
 #[test]
-fn both_parts_of_pearl_save_time() {
+fn post_verify_saves_time_and_pre_verify_nearly_always_does() {
     let [without_pre, without_post, whole] =
         [1, 3, 5].map(|index| column(PaperTable::PearlAblations, index));
     for pair in 0..whole.len() {

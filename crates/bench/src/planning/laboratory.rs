@@ -233,9 +233,10 @@ impl<'a> Laboratory<'a> {
     }
 }
 
-/// Returns the name of a model in options; empty for a part of the program, which has none.
+/// Returns the name of a model in options; empty for a padded part of the program, which has none.
 fn named(model: Option<&ModelSource>) -> String {
     match model {
+        Some(ModelSource::Embedded(model)) if model.padding == 0 => "demo".to_owned(),
         None | Some(ModelSource::Embedded(_)) => String::new(),
         Some(model) => model.to_string(),
     }

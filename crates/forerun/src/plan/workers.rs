@@ -139,7 +139,7 @@ impl Plan {
     #[must_use]
     pub(crate) fn repeats_drafters(&self) -> bool {
         let placement = self.placement();
-        // Only EasySpec reads its draft again while the target verifies it.
+        // EasySpec's layers would be divided among other cores there.
         self.method() == Method::Auto
             && self.easyspec().is_none()
             && !self.is_pinned()

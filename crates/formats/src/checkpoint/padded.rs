@@ -14,7 +14,10 @@ const SIGNS_AND_FRACTIONS: u64 = 0x807f_807f_807f_807f;
 /// (`down_proj`) have zeros, so that they take time to read, but change no number.
 ///
 /// # Errors
-/// When the file is broken.
+/// When the header is broken.
+///
+/// # Panics
+/// If a matrix of a feed-forward layer has no rows.
 pub(super) fn pad(bytes: &[u8], file: &Path, units: usize) -> Result<Vec<u8>, LoadError> {
     let (mut header, mut data) = (Map::new(), Vec::new());
     let mut random = 0x9e37_79b9_7f4a_7c15;

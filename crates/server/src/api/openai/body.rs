@@ -435,9 +435,9 @@ impl Body {
         self.sampling.check_min_tokens(&request)?;
         let method = self.speculation(state, &mut request)?;
         let (choices_per_prompt, parser) = (self.candidates(), Box::new(parser));
-        // What asks for a length gets it.
+        // What asks for a length gets it, and a structure must become complete.
         let has_limit = self.given_limit().is_some_and(|(_, limit)| limit != -1);
-        let ends_repetition = !has_limit && !request.ignore_eos;
+        let ends_repetition = !has_limit && !request.ignore_eos && request.grammar.is_none();
         let format = request.grammar.as_ref().and_then(|_| self.structure.field());
         let grammar = format.unwrap_or("tools");
         let fields = FieldNames { prompt: prompt_field, grammar };
