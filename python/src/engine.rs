@@ -13,7 +13,6 @@ use crate::output::{LogprobFields, logprob_fields};
 use crate::params::Params;
 use crate::stream::{LOOK_EVERY, Stream};
 use forerun::{Canceller, Config, Forerun, SuggestedSampling, TokenId, Tokenizer};
-use forerun_cli::DEMONSTRATION_SEED;
 use pyo3::prelude::*;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,8 +35,6 @@ pub(crate) struct Engine {
 struct Description {
     model: String,
     draft_model: Option<String>,
-    is_demonstration: bool,
-    demonstration_seed: u64,
     method: String,
     drafter: String,
     placement: String,
@@ -83,14 +80,12 @@ impl Engine {
         if max_num_seqs == 0 {
             return Err(value_error("`max_num_seqs` is 0, but it must be at least 1"));
         }
-        let (engine, is_demonstration) = options.open(py)?;
+        let engine = options.open(py)?;
         let plan = engine.plan();
         let config = engine.config().clone();
         let description = Description {
             model: plan.model().to_string(),
             draft_model: plan.draft_model().map(ToString::to_string),
-            is_demonstration,
-            demonstration_seed: DEMONSTRATION_SEED,
             method: plan.method().to_string(),
             drafter: plan.drafter().to_string(),
             placement: plan.placement().to_string(),

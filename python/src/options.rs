@@ -122,8 +122,8 @@ impl EngineOptions {
         })
     }
 
-    /// Loads the models. Returns also whether they are the demonstration pair.
-    pub(crate) fn open(&self, py: Python<'_>) -> PyResult<(Forerun, bool)> {
+    /// Loads the models.
+    pub(crate) fn open(&self, py: Python<'_>) -> PyResult<Forerun> {
         let method: Option<Method> = parse_some("method", self.method.as_deref())?;
         let options = Options { method, ..self.options()? };
         let plan = Plan::new(options).map_err(value_error)?;
@@ -143,7 +143,7 @@ impl EngineOptions {
         });
         match (opened, interrupt) {
             (_, Some(error)) => Err(error),
-            (Ok(engine), None) => Ok((engine, self.uses_demonstration())),
+            (Ok(engine), None) => Ok(engine),
             (Err(error), None) => Err(of_engine(&error)),
         }
     }

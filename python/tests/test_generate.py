@@ -214,7 +214,7 @@ def test_streams(llm: LLM) -> None:
 
 def test_defaults_are_those_of_the_library(llm: LLM) -> None:
     assert SamplingParams().max_tokens == 16 and SamplingParams().temperature == 1.0
-    assert llm.get_default_sampling_params().seed == 3
+    assert llm.get_default_sampling_params().temperature == 0.0
     assert llm.get_suggested_sampling_params().temperature > 0
     assert forerun.__version__ and "demonstration" in repr(llm)
     assert llm.decode(llm.encode(PROMPT)).strip() == PROMPT

@@ -1,7 +1,7 @@
 //! `forerun bench run`: compares methods, drafters and placements on prompts.
 
 use crate::arguments::RunBenchArguments;
-use crate::generate::{DEMONSTRATION, NO_MODEL_SO_PADDED, PADDED};
+use crate::generate::{NO_MODEL_SO_PADDED, demonstration_pair, padded_pair};
 use crate::plan::read_profile;
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
@@ -267,7 +267,8 @@ fn models(arguments: &RunBenchArguments, file: &SweepFile) -> anyhow::Result<Mod
             if target.is_none() {
                 note(NO_MODEL_SO_PADDED);
             }
-            let [target, drafter] = if target.is_none() { PADDED } else { DEMONSTRATION };
+            let [target, drafter] =
+                if target.is_none() { padded_pair() } else { demonstration_pair() };
             let (target, drafter) = (target.into(), Some(drafter.into()));
             Ok(Models { target, drafter, embedded: true })
         }
@@ -330,8 +331,8 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
 /// Returns the name of a model in reports.
 fn display_name(models: &Models, model: &ModelSource) -> String {
     if models.embedded {
-        let is_padded = models.target == PADDED[0].into();
-        let padded = if is_padded { ", padded to 108M and 8M parameters" } else { "" };
+        let is_padded = models.target == padded_pair()[0].into();
+        let padded = if is_padded { ", padded to 133M and 5M parameters" } else { "" };
         return format!("the demonstration pair{padded}");
     }
     let label = model.path().and_then(synthetic_pair_label);

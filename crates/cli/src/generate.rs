@@ -32,41 +32,38 @@ pub(crate) const NO_MODEL: &str =
 
 /// Note that the demonstration pair is used with padding.
 pub(crate) const NO_MODEL_SO_PADDED: &str = "no --model given: using the built-in demonstration pair, small models that write stories. \
-     They are padded from 7M and 0.6M to 108M and 8M parameters with weights that change no token, \
+     They are padded from 7M and 0.6M to 133M and 5M parameters with weights that change no token, \
      so that memory decides the target's speed, as with larger models (--model demo: without them)";
 
 /// The target of the demonstration pair.
-pub const DEMONSTRATION_TARGET: EmbeddedModel =
+pub static DEMONSTRATION_TARGET: EmbeddedModel =
     EmbeddedModel { name: "demonstration-target", files: forerun_models::TARGET, padding: 0 };
 
 /// The drafter of the demonstration pair.
-pub const DEMONSTRATION_DRAFTER: EmbeddedModel =
+pub static DEMONSTRATION_DRAFTER: EmbeddedModel =
     EmbeddedModel { name: "demonstration-drafter", files: forerun_models::DRAFTER, padding: 0 };
 
-/// The demonstration pair: target and drafter.
-pub(crate) static DEMONSTRATION: [EmbeddedModel; 2] = [DEMONSTRATION_TARGET, DEMONSTRATION_DRAFTER];
+/// Returns the demonstration pair: target and drafter.
+pub(crate) fn demonstration_pair() -> [EmbeddedModel; 2] {
+    [DEMONSTRATION_TARGET, DEMONSTRATION_DRAFTER]
+}
 
-/// The same pair, padded to 108 and 8 million parameters. The target itself fits in a processor's
-/// cache, where drafts gain little.
-pub(crate) static PADDED: [EmbeddedModel; 2] = [
-    EmbeddedModel {
-        name: "padded-demonstration-target",
-        files: forerun_models::TARGET,
-        padding: 16_384,
-    },
-    EmbeddedModel {
-        name: "padded-demonstration-drafter",
-        files: forerun_models::DRAFTER,
-        padding: 12_288,
-    },
-];
+/// Returns the same pair, padded to 133 and 5 million parameters. The target itself fits in a
+/// processor's cache, where drafts gain little.
+pub(crate) fn padded_pair() -> [EmbeddedModel; 2] {
+    let padded = |model, name, padding| EmbeddedModel { name, padding, ..model };
+    [
+        padded(DEMONSTRATION_TARGET, "padded-demonstration-target", 20_480),
+        padded(DEMONSTRATION_DRAFTER, "padded-demonstration-drafter", 8_192),
+    ]
+}
 
 /// Note that drafts are translated between vocabularies.
 pub(crate) const TRANSLATED: &str = "the drafter's vocabulary differs from the target's: drafts \
                                      are translated through their text";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
-    let is_unnamed = use_demonstration(&mut arguments.answers.engine, PADDED)?;
+    let is_unnamed = use_demonstration(&mut arguments.answers.engine, padded_pair())?;
     let Some(member) = Member::join(&mut arguments.answers.engine)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -97,9 +94,6 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     detail_plan(&engine);
     request = suggested_sampling(request, &arguments.answers, &engine)?;
-    if takes_suggested_sampling(&arguments.answers) && is_demonstration(&arguments.answers) {
-        request.seed = request.seed.or(Some(DEMONSTRATION_SEED));
-    }
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
     let mut output = Output::new(arguments.json);
@@ -261,21 +255,9 @@ pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
 /// Maximum number of tokens to generate.
 const DEFAULT_MAX_TOKENS: usize = 200;
 
-/// The seed of the demonstration pair's story, so that everybody reads the same one: a good one of
-/// the twenty in its model card.
-pub const DEMONSTRATION_SEED: u64 = 3;
-
-fn is_demonstration(arguments: &AnswerArguments) -> bool {
-    matches!(arguments.engine.model.get(), None | Some(ModelSource::Embedded(_)))
-}
-
-/// Returns whether the checkpoint's suggested sampling is used: in a chat, as an option says, or
-/// with the demonstration pair unless an option says how to sample.
+/// Returns whether the checkpoint's suggested sampling is used: in a chat, or as an option says.
 fn takes_suggested_sampling(arguments: &AnswerArguments) -> bool {
-    let AnswerArguments { temperature, top_k, top_p, min_p, repetition_penalty, .. } = arguments;
-    let is_said = top_k.is_some()
-        || [temperature, top_p, min_p, repetition_penalty].into_iter().any(Option::is_some);
-    arguments.is_chat || arguments.suggested_sampling || is_demonstration(arguments) && !is_said
+    arguments.is_chat || arguments.suggested_sampling
 }
 
 /// Applies the checkpoint's suggested sampling to a valid request, if it is used, or else the
@@ -350,10 +332,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
             presence_penalty: arguments.presence_penalty,
             logit_bias,
         },
-        max_tokens: arguments.max_tokens.unwrap_or(match is_demonstration(arguments) {
-            true => usize::MAX,
-            false => DEFAULT_MAX_TOKENS,
-        }),
+        max_tokens: arguments.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
         seed: arguments.seed,
         verification: arguments.verify,
         stop: arguments.stop.clone(),
@@ -397,7 +376,7 @@ fn grammar(arguments: &StructureArguments) -> anyhow::Result<Option<Grammar>> {
 
 /// Uses the demonstration pair if no model is given.
 pub(crate) fn demonstration(arguments: &mut EngineArguments) -> anyhow::Result<()> {
-    if use_demonstration(arguments, DEMONSTRATION)? {
+    if use_demonstration(arguments, demonstration_pair())? {
         note(NO_MODEL);
     }
     Ok(())
@@ -414,7 +393,7 @@ pub(crate) fn use_demonstration(
             bail!("--draft-model was given without --model: add --model with the target")
         }
         None => (true, pair),
-        Some(ModelSource::Embedded(_)) => (false, DEMONSTRATION),
+        Some(ModelSource::Embedded(_)) => (false, demonstration_pair()),
         Some(_) => return Ok(false),
     };
     arguments.model.set(target.into());

@@ -58,7 +58,7 @@ use std::process::ExitCode;
 
 pub use arguments::EngineArguments;
 pub use flags::with_flags_of;
-pub use generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_SEED, DEMONSTRATION_TARGET};
+pub use generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET};
 
 /// Runs the command with these arguments, of which the first is the program's name.
 ///

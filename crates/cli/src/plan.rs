@@ -2,7 +2,7 @@
 
 use crate::arguments::{EngineArguments, PlanArguments};
 use crate::generate::{
-    NO_MODEL_SO_PADDED, OUTPUT_FAILED, PADDED, cannot_write, options, use_demonstration,
+    NO_MODEL_SO_PADDED, OUTPUT_FAILED, cannot_write, options, padded_pair, use_demonstration,
 };
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, about};
@@ -69,7 +69,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         finish(&arguments, &profile, &ranking, None)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if use_demonstration(&mut arguments.engine, PADDED)? {
+    if use_demonstration(&mut arguments.engine, padded_pair())? {
         note(NO_MODEL_SO_PADDED);
     }
     let save = arguments.save_profile.as_deref();

@@ -2,7 +2,7 @@
 
 use crate::arguments::{LogFormat, ServeArguments};
 use crate::generate::{
-    DEMONSTRATION, NO_MODEL, TRANSLATED, detail_plan, options, use_demonstration,
+    NO_MODEL, TRANSLATED, demonstration_pair, detail_plan, options, use_demonstration,
 };
 use crate::interrupts::listen;
 use crate::note::Verbosity;
@@ -21,7 +21,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
 pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
-    let is_unnamed = use_demonstration(&mut arguments.engine, DEMONSTRATION)?;
+    let is_unnamed = use_demonstration(&mut arguments.engine, demonstration_pair())?;
     let Some(member) = Member::join(&mut arguments.engine)? else { return Ok(ExitCode::SUCCESS) };
     if is_unnamed {
         note(NO_MODEL);

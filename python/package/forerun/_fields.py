@@ -70,8 +70,6 @@ class Description(TypedDict):
 
     model: str
     draft_model: str | None
-    is_demonstration: bool
-    demonstration_seed: int
     method: str
     drafter: str
     placement: str

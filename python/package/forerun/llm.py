@@ -231,15 +231,8 @@ class LLM:
         return Tokenizer(self)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return the options of answers without options: those of ``forerun generate``.
-
-        The demonstration pair writes a whole story with the sampling that its checkpoint suggests and a fixed seed.
-        Other models decode greedily up to 200 tokens.
-        """
-        if not self._description["is_demonstration"]:
-            return SamplingParams(temperature=0.0, max_tokens=_DEFAULT_MAX_TOKENS)
-        seed = self._description["demonstration_seed"]
-        return self.get_suggested_sampling_params().replace(max_tokens=None, seed=seed)
+        """Return the options of answers without options, as those of ``forerun generate``: greedy, up to 200 tokens."""
+        return SamplingParams(temperature=0.0, max_tokens=_DEFAULT_MAX_TOKENS)
 
     def get_suggested_sampling_params(self) -> SamplingParams:
         """Return greedy decoding, or the sampling that the checkpoint's ``generation_config.json`` suggests."""

@@ -665,7 +665,7 @@ pub(crate) struct AnswerArguments {
     pub(crate) verify: VerificationChoice,
 
     /// Maximum number of tokens of an answer; -1 is as many as the context has room for [default:
-    /// 200; with `forerun run` and `chat`, 2048; for the demonstration pair's stories, -1]
+    /// 200; with `forerun run` and `chat`, 2048]
     #[arg(
         long,
         short = 'n',
@@ -691,7 +691,7 @@ pub(crate) struct AnswerArguments {
 
     /// Sampling temperature; 0 always takes the most probable token [default: 0; with `forerun run`
     /// and `chat`, as the checkpoint suggests, or else 0.8 with `--top-k 40 --top-p 0.95 --min-p
-    /// 0.05`; for the demonstration pair, as it suggests if no option says how to sample]
+    /// 0.05`]
     #[arg(long, alias = "temp", value_name = "T", help_heading = headings::SAMPLING)]
     pub(crate) temperature: Option<f32>,
 

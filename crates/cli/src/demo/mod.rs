@@ -6,7 +6,7 @@ mod recording;
 mod summary;
 
 use crate::arguments::DemoArguments;
-use crate::generate::{DEMONSTRATION, NO_MODEL_SO_PADDED, OUTPUT_FAILED, PADDED};
+use crate::generate::{NO_MODEL_SO_PADDED, OUTPUT_FAILED, demonstration_pair, padded_pair};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, Unit};
 use crate::shown_drafts::colours;
@@ -152,10 +152,10 @@ fn record(arguments: &DemoArguments, canceller: &Canceller) -> anyhow::Result<Ve
 fn models(arguments: &DemoArguments) -> anyhow::Result<[ModelSource; 2]> {
     match (arguments.model.get(), &arguments.draft_model) {
         (Some(target), Some(drafter)) => Ok([target.clone(), drafter.clone()]),
-        (Some(ModelSource::Embedded(_)), None) => Ok(DEMONSTRATION.map(Into::into)),
+        (Some(ModelSource::Embedded(_)), None) => Ok(demonstration_pair().map(Into::into)),
         (None, None) => {
             note(NO_MODEL_SO_PADDED);
-            Ok(PADDED.map(Into::into))
+            Ok(padded_pair().map(Into::into))
         }
         _ => anyhow::bail!("--model and --draft-model belong together: give both, or neither"),
     }
