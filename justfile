@@ -48,7 +48,7 @@ test:
 
 # The complete lossless matrix: 120 prompts, all pairs
 lossless prompts="120" seed="0":
-    FORERUN_CASES={{prompts}} FORERUN_SEED={{seed}} \
+    FORERUN_CASES={{prompts}} FORERUN_CASE_SEED={{seed}} \
         cargo nextest run --release -p forerun --test integration lossless_matrix:: --success-output immediate
 
 # Frequencies of sampled tokens against exact probabilities, with every method

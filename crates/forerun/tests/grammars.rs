@@ -1,5 +1,5 @@
 //! Answers with a grammar, from a tiny random model: they are valid, end as they should, and what
-//! cannot be obeyed is an error. `FORERUN_SEED` selects other random texts.
+//! cannot be obeyed is an error. `FORERUN_CASE_SEED` selects other random texts.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -75,7 +75,7 @@ fn check_schemas(part: usize) {
     let (mut complete, mut cut, mut refused) = (0, 0, 0);
     for (number, (name, schema)) in schemas().into_iter().enumerate().skip(part).step_by(PARTS) {
         let validator = jsonschema::options().should_validate_formats(true).build(&schema);
-        let seed = env_number("FORERUN_SEED", 0) * 1_000 + number as u64;
+        let seed = env_number("FORERUN_CASE_SEED", 0) * 1_000 + number as u64;
         let request = request(Grammar::json_schema(&schema), seed);
         match engine.complete("x", &request) {
             Ok(answer) if answer.finish == Finish::Eos => {

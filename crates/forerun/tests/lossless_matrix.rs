@@ -6,7 +6,7 @@
 //! are compared with those of the slow references of the forward pass, without caches, and of
 //! sampling. Then everything else is compared with plain decoding.
 //!
-//! `FORERUN_CASES` sets the number of prompts (`just lossless` uses 120), and `FORERUN_SEED` the
+//! `FORERUN_CASES` sets the number of prompts (`just lossless` uses 120), and `FORERUN_CASE_SEED` the
 //! first one. Without the number, each cell runs a sample of the texts.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
@@ -463,7 +463,7 @@ fn cases(pair: &Pair, count: usize) -> Vec<Case> {
     let ascii: String = (' '..='~').collect();
     let has_ascii =
         tokenizer.encode(&ascii).is_ok_and(|tokens| tokenizer.decode(&tokens).ends_with(&ascii));
-    let start = env_number("FORERUN_SEED", 0) as usize;
+    let start = env_number("FORERUN_CASE_SEED", 0) as usize;
     let mut cases = Vec::new();
     for index in start..start + count {
         let text = &pair.prompts[index % pair.prompts.len()];

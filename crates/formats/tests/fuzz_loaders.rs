@@ -1,7 +1,7 @@
 //! Mutated checkpoints never make the loaders panic or allocate more than the input justifies.
 //!
 //! `FORERUN_CASES` sets the number of cases, which are new ones in each run, and
-//! `FORERUN_SEED` repeats a run. Without them, the cases are always the same. Each case
+//! `FORERUN_CASE_SEED` repeats a run. Without them, the cases are always the same. Each case
 //! mutates one file of a tiny valid checkpoint. If the result still opens, it is read completely.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -439,9 +439,9 @@ fn mutated_checkpoints_never_make_the_loaders_panic() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cases = environment_number("FORERUN_CASES");
     let from_clock = |_| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let seed = environment_number("FORERUN_SEED").or_else(|| cases.map(from_clock));
+    let seed = environment_number("FORERUN_CASE_SEED").or_else(|| cases.map(from_clock));
     let (seed, cases) = (seed.unwrap_or(0), cases.unwrap_or(20_000));
-    println!("FORERUN_SEED={seed} FORERUN_CASES={cases}");
+    println!("FORERUN_CASE_SEED={seed} FORERUN_CASES={cases}");
 
     let all = CONFIGS.map(Files::valid);
     for valid in &all {

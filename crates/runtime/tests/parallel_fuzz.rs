@@ -341,7 +341,7 @@ impl Drafter for BoxedDrafter {
 
 #[test]
 fn the_text_equals_the_targets_and_no_job_remains() {
-    let first = env_number("FORERUN_SEED", 0);
+    let first = env_number("FORERUN_CASE_SEED", 0);
     for seed in first..first + env_number("FORERUN_CASES", 4_000) {
         check(seed);
     }

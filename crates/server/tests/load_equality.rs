@@ -1,6 +1,6 @@
 //! Answers under load are those of the same requests alone, bit for bit, and no drafter fails.
 //!
-//! `FORERUN_CASES` is the number of answers (default 300), `FORERUN_SEED` chooses the requests.
+//! `FORERUN_CASES` is the number of answers (default 300), `FORERUN_CASE_SEED` chooses the requests.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -156,7 +156,7 @@ fn go_away(address: SocketAddr, body: &Value) {
 #[test]
 fn answers_under_load_are_those_of_the_same_requests_alone() {
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-    let (answers, seed) = (number("FORERUN_CASES", 300) as usize, number("FORERUN_SEED", 1));
+    let (answers, seed) = (number("FORERUN_CASES", 300) as usize, number("FORERUN_CASE_SEED", 1));
     let pair = RandomPair::make().unwrap();
     let plain = open(pair.target(), None);
     let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), "random");

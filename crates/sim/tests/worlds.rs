@@ -506,9 +506,9 @@ fn check(method: usize, comparisons: &[Comparison], bounds: &Bounds) {
 }
 
 /// Returns the seeds of worlds: the first `count`, or others by the variables `FORERUN_CASES` (how
-/// many) and `FORERUN_SEED` (from which on).
+/// many) and `FORERUN_CASE_SEED` (from which on).
 pub(super) fn seeds(count: u64) -> Range<u64> {
-    let first = env_number("FORERUN_SEED", 0);
+    let first = env_number("FORERUN_CASE_SEED", 0);
     first..first + env_number("FORERUN_CASES", count)
 }
 
