@@ -6,8 +6,8 @@
 //! are compared with those of the slow references of the forward pass, without caches, and of
 //! sampling. Then everything else is compared with plain decoding.
 //!
-//! `FORERUN_CASES` sets the number of prompts (`just lossless` uses 120), and `FORERUN_CASE_SEED` the
-//! first one. Without the number, each cell runs a sample of the texts.
+//! `FORERUN_CASES` sets the number of prompts (`just lossless` uses 120), and `FORERUN_CASE_SEED`
+//! the first one. Without the number, each cell runs a sample of the texts.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

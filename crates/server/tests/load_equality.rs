@@ -1,6 +1,7 @@
 //! Answers under load are those of the same requests alone, bit for bit, and no drafter fails.
 //!
-//! `FORERUN_CASES` is the number of answers (default 300), `FORERUN_CASE_SEED` chooses the requests.
+//! `FORERUN_CASES` is the number of answers (default 300), `FORERUN_CASE_SEED` chooses the
+//! requests.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
