@@ -233,12 +233,12 @@ fn request_flags(arguments: &RunBenchArguments, configurations: &[Configuration]
 
 /// Returns the number of prompts of each category, if it is limited.
 fn limit(arguments: &RunBenchArguments) -> Option<usize> {
-    let is_short = !arguments.full && arguments.suite == ["default"];
+    let is_short = !arguments.full && arguments.suites.suite == ["default"];
     arguments.limit.or_else(|| is_short.then_some(DEFAULT_LIMIT))
 }
 
 fn prompts(arguments: &RunBenchArguments) -> Result<Vec<Prompt>, BenchError> {
-    let prompts = suite::read(&arguments.suite, arguments.data.as_deref())?;
+    let prompts = arguments.suites.read()?;
     let prompts = match limit(arguments) {
         Some(count) => suite::limit(prompts, count),
         None => prompts,
@@ -369,7 +369,7 @@ fn setting(
     let mut setting: BTreeMap<String, String> = [
         ("model", display_name(models, &models.target)),
         ("draft model", if paths.is_empty() { "none".into() } else { drafters.join(", ") }),
-        ("suites", arguments.suite.join(", ") + &limit),
+        ("suites", arguments.suites.suite.join(", ") + &limit),
         ("prompts as", style.into()),
         ("sampling", sampling.join("; ")),
         ("seed", arguments.seed.to_string()),

@@ -5,13 +5,12 @@ use crate::note;
 use crate::progress::{Task, Unit};
 use anyhow::bail;
 use forerun_bench::load::{self, Endpoint, Load, LoadReport};
-use forerun_bench::suite;
 use std::io::Write;
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &ServeBenchArguments) -> anyhow::Result<ExitCode> {
     let endpoints = endpoints(arguments);
-    let prompts = suite::read(&arguments.suite, arguments.data.as_deref())?;
+    let prompts = arguments.suites.read()?;
     let prompts: Vec<String> =
         prompts.into_iter().filter_map(|p| p.turns.into_iter().next()).collect();
     if prompts.is_empty() {

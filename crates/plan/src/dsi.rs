@@ -212,7 +212,7 @@ impl DsiLookahead {
         })
     }
 
-    /// Returns how many committed tokens a replica may lag behind to get a job: what it reads in
+    /// Returns how many committed tokens a replica may have missed to get a job: what it reads in
     /// the time of a pass. More would hold up the job.
     #[must_use]
     pub fn max_lag(&self) -> usize {

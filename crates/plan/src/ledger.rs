@@ -1,7 +1,7 @@
 //! What drafting has cost so far, compared with the target alone, and what it may still cost.
 
 /// An account of the time that drafting has lost or gained. It keeps the promise that decoding is
-/// never much slower than the target alone, whatever the estimates say.
+/// never much slower than the target alone, even if the estimates are wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Ledger {
     elapsed_ns: f64,

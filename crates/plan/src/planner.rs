@@ -34,7 +34,7 @@ const HORIZON_OF_CHANGE: f64 = 256.0;
 const STEPS_AHEAD: u32 = 8;
 /// A drafter that cannot pay however right it is is tried as if a trial cost so many times as much.
 const HOPELESS: f64 = 3.0;
-/// The speedup that a trial may have, whatever the estimates say.
+/// The speedup that the ledger expects of a trial at least: estimates may be out of date.
 const LEAST_SPEEDUP: f64 = 1.125;
 /// The number of steps with drafts, at least, after which the target works alone, to measure the
 /// speed to beat, and of windows of what is faster together, after which the other is measured; and
@@ -762,7 +762,7 @@ impl Planned {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the planner of other methods. `model`: what tells its drafter from those of others;
+    /// Joins the planner of other methods. `model`: a number of its drafter;
     /// `place`: the device of the drafter, which has costs of its own.
     pub fn join(&mut self, others: &Self, model: usize, place: usize) {
         let own = self.lock().clone();
@@ -779,7 +779,7 @@ impl Planned {
         *self = Self { state: Arc::clone(&others.state), entry };
     }
 
-    /// Sets what tells its drafter from those of other methods.
+    /// Sets the numbers of its drafter and of the drafter's device.
     pub fn set_drafter(&mut self, model: usize, place: usize) {
         self.with_drafter(|drafter| (drafter.model, drafter.place) = (model, place));
     }
@@ -806,7 +806,7 @@ impl Planned {
         same.for_each(|entry| entry.has_failed = true);
     }
 
-    /// From now on, methods take turns of `steps` steps, whatever their speeds.
+    /// From now on, methods take turns of `steps` steps. Their speeds do not matter.
     pub fn take_turns(&self, steps: u32) {
         self.lock().turns = Some((steps, 0));
     }

@@ -26,7 +26,8 @@ pub(crate) enum Schedule {
 /// What is known of a drafter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drafter {
-    /// What tells its model from others, and its device from others.
+    /// The numbers of its model and of its device. Drafters with one model share what is known of
+    /// acceptance.
     pub(crate) model: usize,
     pub(crate) place: usize,
     /// The number of tokens since it was last tested.

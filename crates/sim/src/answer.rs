@@ -10,8 +10,8 @@ use forerun_decode::{Limits, Sequence, Statistics, generate};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
-/// The number of tokens of a prompt that takes time ([`Cost::first_ns`]), whatever its length. DSI's
-/// replicas do not read so many along with other rows.
+/// The number of tokens of a prompt that takes time ([`Cost::first_ns`], the same for any length).
+/// DSI's replicas do not read so many along with other rows.
 const PROMPT: usize = 64;
 
 /// Returns the number of tokens in the prompt of simulations with devices of these costs: 1 if it

@@ -13,12 +13,12 @@ use std::process::ExitCode;
 
 pub(super) fn run(arguments: &AcceptanceArguments) -> anyhow::Result<ExitCode> {
     let request = Request { max_tokens: arguments.max_tokens, ..Request::default() };
-    let (model, draft_model) = (arguments.model.require()?, &arguments.draft_model);
-    let mut texts = suite::read(&arguments.suite, arguments.data.as_deref())?;
+    let (model, draft_model) = (arguments.pair.model.require()?, &arguments.pair.draft_model);
+    let mut texts = arguments.suites.read()?;
     if let Some(count) = arguments.limit {
         texts = suite::limit(texts, count);
     }
-    let mut loader = progress::loader(arguments.offline, true);
+    let mut loader = progress::loader(arguments.pair.offline, true);
     let [target, drafter] = [model, draft_model].map(|model| open(model, arguments, &mut loader));
     let (target, drafter) = (target?, drafter?);
     ensure!(
@@ -79,7 +79,7 @@ fn open(
 ) -> anyhow::Result<Forerun> {
     let plan = Plan::new(Options {
         model: model.clone(),
-        weight_type: arguments.dtype,
+        weight_type: arguments.pair.dtype,
         threads: arguments.threads,
         ..Options::default()
     })?;

@@ -1,7 +1,7 @@
 //! Options of `forerun analyze`.
 
 use super::values::{ChosenTypes, layer_groups, weight_types_or_auto};
-use super::{ModelArguments, headings, values};
+use super::{ModelArguments, SuiteArguments, headings, values};
 use clap::{Args, Subcommand};
 use forerun::{LayerStrategy, ModelSource, WeightTypes};
 use std::path::PathBuf;
@@ -18,21 +18,21 @@ pub(crate) enum Analyze {
     Layers(Box<LayersArguments>),
     /// Estimate a drafter's acceptance rate from greedy answers, as DSI's authors do.
     ///
-    /// Target and drafter continue the same prompts, each alone. If they agree on the first `n`
-    /// tokens on average, the acceptance rate is `1 - 1 / (1 + n)`. Answers on which they agree to
-    /// the end make it a lower bound.
+    /// Target and drafter have the same vocabulary, and continue the first turn of the same prompts
+    /// as plain text, each alone. If they agree on the first `n` tokens on average, the acceptance
+    /// rate is `1 - 1 / (1 + n)`. Answers on which they agree to the end make it a lower bound.
     ///
     /// Example: `forerun analyze acceptance --model TARGET --draft-model DRAFTER --limit 5`
     Acceptance(Box<AcceptanceArguments>),
 }
 
-/// Options of `forerun analyze acceptance`.
+/// A pair of models.
 #[derive(Args, Debug)]
-pub(crate) struct AcceptanceArguments {
+pub(crate) struct PairArguments {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
 
-    /// Draft model with the same vocabulary.
+    /// Draft model.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) draft_model: ModelSource,
 
@@ -48,22 +48,16 @@ pub(crate) struct AcceptanceArguments {
     /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long, help_heading = headings::MODEL)]
     pub(crate) offline: bool,
+}
 
-    /// Prompts: suites or files, separated by commas, as for `forerun bench run`.
-    ///
-    /// The first turn of each is continued as plain text.
-    #[arg(
-        long,
-        value_name = "SUITES",
-        value_delimiter = ',',
-        default_value = "default",
-        help_heading = headings::PROMPTS
-    )]
-    pub(crate) suite: Vec<String>,
+/// Options of `forerun analyze acceptance`.
+#[derive(Args, Debug)]
+pub(crate) struct AcceptanceArguments {
+    #[command(flatten)]
+    pub(crate) pair: PairArguments,
 
-    /// Directory with the files of the suites.
-    #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
-    pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) suites: SuiteArguments,
 
     /// Use N prompts of each category, evenly chosen.
     #[arg(long, value_name = "N", value_parser = values::count(1..), help_heading = headings::PROMPTS)]

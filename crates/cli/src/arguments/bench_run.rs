@@ -1,7 +1,7 @@
 //! Options of `forerun bench run`.
 
 use super::values::{self, layer_groups};
-use super::{ModelArguments, headings};
+use super::{ModelArguments, SuiteArguments, headings};
 use clap::Args;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
@@ -143,23 +143,8 @@ pub(crate) struct RunBenchArguments {
     )]
     pub(crate) preset: Option<Preset>,
 
-    /// Prompts: suites or files, separated by commas.
-    ///
-    /// Suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`; all but
-    /// `default` need `--data`. Files are `.jsonl` or `.jsonl.gz` (with a field `prompt` or
-    /// `turns`), `.tsv`, or plain text with blank lines between prompts.
-    #[arg(
-        long,
-        value_name = "SUITES",
-        value_delimiter = ',',
-        default_value = "default",
-        help_heading = headings::PROMPTS
-    )]
-    pub(crate) suite: Vec<String>,
-
-    /// Directory with the files of the suites.
-    #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
-    pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) suites: SuiteArguments,
 
     /// Use N prompts of each category, evenly chosen [default: 2 of the suite `default`, all of
     /// others]

@@ -1,8 +1,7 @@
 //! Options of `forerun bench serve`.
 
-use super::values;
+use super::{SuiteArguments, values};
 use clap::Args;
-use std::path::PathBuf;
 
 /// Options of `forerun bench serve`.
 #[derive(Args, Debug)]
@@ -37,17 +36,8 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::count(1..))]
     pub(crate) repeats: usize,
 
-    /// Prompts: suites or files, separated by commas.
-    ///
-    /// Suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`; all but
-    /// `default` need `--data`. Files are `.jsonl` or `.jsonl.gz` (with a field `prompt` or
-    /// `turns`), `.tsv`, or plain text with blank lines between prompts.
-    #[arg(long, value_name = "SUITES", value_delimiter = ',', default_value = "default")]
-    pub(crate) suite: Vec<String>,
-
-    /// Directory with the files of the suites.
-    #[arg(long, value_name = "DIR", env = "FORERUN_DATA")]
-    pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) suites: SuiteArguments,
 
     /// Print all measurements as JSON.
     #[arg(long)]

@@ -16,6 +16,7 @@ mod run;
 mod serve;
 #[cfg(feature = "laboratory")]
 mod simulate;
+mod suites;
 #[cfg(feature = "train")]
 mod train;
 pub(crate) mod values;
@@ -50,6 +51,7 @@ pub(crate) use simulate::{
 };
 #[cfg(feature = "plots")]
 pub(crate) use simulate::{Merge, PlotArguments};
+pub(crate) use suites::SuiteArguments;
 #[cfg(feature = "train")]
 pub(crate) use train::{
     BlockArguments, DflashArguments, DistillArguments, DrafterArguments, DsparkArguments,

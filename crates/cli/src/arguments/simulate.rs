@@ -1,8 +1,9 @@
 //! Options of `forerun simulate`.
 
-use super::{ModelArguments, headings, values};
+use super::analyze::PairArguments;
+use super::{SuiteArguments, headings, values};
 use clap::{Args, Subcommand, ValueEnum};
-use forerun::{ModelSource, Placement, WeightTypes};
+use forerun::Placement;
 use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::PaperTable;
 use std::num::NonZero;
@@ -231,24 +232,7 @@ pub(crate) struct CalibrateArguments {
     pub(crate) out: PathBuf,
 
     #[command(flatten)]
-    pub(crate) model: ModelArguments,
-
-    /// Draft model.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) draft_model: ModelSource,
-
-    /// Type of the weights in memory [default: each checkpoint's own]
-    #[arg(
-        long,
-        value_name = "TYPE",
-        value_parser = values::weight_types(),
-        help_heading = headings::MODEL
-    )]
-    pub(crate) dtype: Option<WeightTypes>,
-
-    /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
-    #[arg(long, help_heading = headings::MODEL)]
-    pub(crate) offline: bool,
+    pub(crate) pair: PairArguments,
 
     /// Devices that run the drafter and the target, as for `forerun generate`.
     ///
@@ -256,23 +240,8 @@ pub(crate) struct CalibrateArguments {
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
 
-    /// Prompts: suites or files, separated by commas.
-    ///
-    /// Suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`; all but
-    /// `default` need `--data`. Files are `.jsonl` or `.jsonl.gz` (with a field `prompt` or
-    /// `turns`), `.tsv`, or plain text with blank lines between prompts.
-    #[arg(
-        long,
-        value_name = "SUITES",
-        value_delimiter = ',',
-        default_value = "default",
-        help_heading = headings::PROMPTS
-    )]
-    pub(crate) suite: Vec<String>,
-
-    /// Directory with the files of the suites.
-    #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
-    pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) suites: SuiteArguments,
 
     /// Number of prompts to answer.
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = headings::PROMPTS)]

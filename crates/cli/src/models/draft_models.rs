@@ -179,15 +179,15 @@ mod tests {
             .filter(|row: &BTreeSet<&str>| !row.is_empty())
             .collect();
         let targets = targets().unwrap();
-        let mut told = vec![BTreeSet::new(); rows.len()];
+        let mut in_guide = vec![BTreeSet::new(); rows.len()];
         for target in &targets {
             let own: BTreeSet<&str> =
                 target.drafters.iter().map(|drafter| &*drafter.repository).collect();
             let row = rows.iter().position(|row| own.is_subset(row));
             let row = row.unwrap_or_else(|| panic!("{} has no row with {own:?}", target.name));
-            told[row].extend(own);
+            in_guide[row].extend(own);
         }
-        assert_eq!(told, rows);
+        assert_eq!(in_guide, rows);
         for drafter in targets.iter().flat_map(|target| &target.drafters) {
             let Some(size) = drafter.parameters.filter(|_| drafter.drafter != "model") else {
                 continue;

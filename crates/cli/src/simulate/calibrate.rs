@@ -7,7 +7,7 @@ use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
 use forerun::{Checkpoint, DraftTokens, Forerun, Method, Options, Plan, TokenId};
-use forerun_bench::{Provenance, suite};
+use forerun_bench::Provenance;
 use forerun_output::OutputFile;
 use forerun_sim::{Calibration, Parameters};
 use std::io::Write;
@@ -30,23 +30,23 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
         arguments.max_tokens,
         2 * CHAIN
     );
-    let model = arguments.model.require()?;
+    let model = arguments.pair.model.require()?;
     let plan = Plan::new(Options {
         model: model.clone(),
-        draft_model: Some(arguments.draft_model.clone()),
+        draft_model: Some(arguments.pair.draft_model.clone()),
         // Each model has its own cores, so that simulations of every method can use the
         // measurements.
         method: Some(Method::Pearl),
         draft_tokens: DraftTokens::Fixed(longest.max(1)),
-        weight_type: arguments.dtype,
+        weight_type: arguments.pair.dtype,
         placement: arguments.placement.clone(),
         ..Options::default()
     })?;
     let failed = || cannot_write(&arguments.out);
     let mut out = OutputFile::create(&arguments.out).with_context(failed)?;
-    let mut loader = progress::loader(arguments.offline, true);
+    let mut loader = progress::loader(arguments.pair.offline, true);
     let engine = Forerun::open_with(&plan, &mut loader)?;
-    let drafter = Checkpoint::open(&loader.locate(&arguments.draft_model)?)?;
+    let drafter = Checkpoint::open(&loader.locate(&arguments.pair.draft_model)?)?;
     let layers = [engine.config(), drafter.config()].map(|config| config.num_hidden_layers);
     let prompts = prompts(arguments, &engine)?;
     let mut bench = PairBench::new(engine.cluster(), prompts, arguments.max_tokens);
@@ -58,7 +58,7 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
         task.update(round as u64 + 1);
     }
     drop(task);
-    let models = [model, &arguments.draft_model];
+    let models = [model, &arguments.pair.draft_model];
     let calibration = bench.calibration(models, layers, plan.placement());
     let comment = comment(arguments);
     out.write_all(calibration.to_toml(&comment).as_bytes())
@@ -93,7 +93,7 @@ fn prompts(arguments: &CalibrateArguments, engine: &Forerun) -> anyhow::Result<V
          --prompt-tokens or --max-tokens"
     );
     let mut prompts = Vec::new();
-    for prompt in suite::read(&arguments.suite, arguments.data.as_deref())? {
+    for prompt in arguments.suites.read()? {
         let mut tokens = engine.tokenizer().encode(&prompt.turns.join("\n"))?;
         if tokens.len() >= arguments.prompt_tokens && prompts.len() < arguments.prompts {
             tokens.truncate(arguments.prompt_tokens);
