@@ -24,7 +24,7 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
     let isa = Isa::from_environment()?;
     let team = team(Some(arguments.threads))?;
     let mut out = std::io::stdout().lock();
-    let probe = BandwidthProbe::new();
+    let probe = BandwidthProbe::new()?;
     let read = |team: &Team, times| (0..times).map(|_| probe.read(team)).fold(0.0, f64::max);
     let mut best = read(&team, 5);
     let alone = self::team(Some(1))?;

@@ -48,7 +48,7 @@ fn costs_on_cores(
     let types: Vec<String> = types.iter().map(|(weight_type, _)| weight_type.to_string()).collect();
     let types = types.join(" and ");
     let team = Arc::new(bench::team(arguments.threads)?);
-    let bandwidth = BandwidthProbe::new();
+    let bandwidth = BandwidthProbe::new()?;
     let read = || (0..5).map(|_| bandwidth.read(&team)).fold(0.0, f64::max);
     let before = read();
     let weights = Arc::new(weights);

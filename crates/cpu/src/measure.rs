@@ -4,9 +4,9 @@
 //! Linear layers alternate between copies of their weights that do not fit in the CPU's caches. The
 //! results then apply to models in memory.
 
-use crate::kernels::{Activations, PackedMatrix, linear};
+use crate::kernels::{Activations, Lines, PackedMatrix, linear};
 use crate::team::Team;
-use forerun_formats::WeightType;
+use forerun_formats::{LoadError, WeightType};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -16,22 +16,23 @@ const PROBE_BYTES: usize = 512 << 20;
 /// The minimum total size of a matrix's copies in bytes.
 const ROTATION_BYTES: usize = 256 << 20;
 
-/// A probe of the memory bandwidth: a region of memory, filled once.
+/// A probe of the memory bandwidth: memory like that of weights, filled once.
 pub struct BandwidthProbe {
-    words: Vec<u64>,
-}
-
-impl Default for BandwidthProbe {
-    fn default() -> Self {
-        Self::new()
-    }
+    lines: Lines,
 }
 
 impl BandwidthProbe {
     /// Allocates and fills 512 MB.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { words: (0..PROBE_BYTES as u64 / 8).collect() }
+    ///
+    /// # Errors
+    /// If the system has no memory left.
+    pub fn new() -> Result<Self, LoadError> {
+        let mut lines = Lines::zeroed(PROBE_BYTES)
+            .map_err(|_| LoadError::OutOfMemory { bytes: PROBE_BYTES })?;
+        for (word, bytes) in (0_u64..).zip(lines.as_bytes_mut().as_chunks_mut().0) {
+            *bytes = word.to_ne_bytes();
+        }
+        Ok(Self { lines })
     }
 
     /// Reads the memory with all threads of the team, once with each of several patterns. Returns
@@ -46,8 +47,9 @@ impl BandwidthProbe {
     fn read_by(&self, pattern: Pattern, team: &Team) -> f64 {
         let total = AtomicU64::new(0);
         let started = Instant::now();
-        team.for_each_range(self.words.len(), 4096, |range| {
-            let sum = sum_words(team, pattern, &self.words[range]);
+        let lines: &[Line] = self.lines.as_bytes().as_chunks().0;
+        team.for_each_range(lines.len(), 512, |range| {
+            let sum = sum_lines(team, pattern, &lines[range]);
             total.fetch_add(sum, Ordering::Relaxed);
         });
         black_box(total.into_inner());
@@ -61,73 +63,76 @@ struct Pattern {
     /// The number of places at which it reads in turn: 1, 2, 4 or 8. A processor prefetches only
     /// within a page, so one place may be slower.
     streams: usize,
-    /// How many words ahead it prefetches; 0 for never.
+    /// How many cache lines ahead it prefetches to the second cache; 0 for never.
     prefetch: usize,
 }
 
 /// Which is the fastest differs from processor to processor, by up to a tenth.
 const PATTERNS: [Pattern; 6] = [
     Pattern { streams: 1, prefetch: 0 },
-    Pattern { streams: 1, prefetch: 512 },
-    Pattern { streams: 2, prefetch: 256 },
+    Pattern { streams: 1, prefetch: 64 },
+    Pattern { streams: 2, prefetch: 32 },
     Pattern { streams: 4, prefetch: 0 },
-    Pattern { streams: 4, prefetch: 256 },
-    Pattern { streams: 8, prefetch: 128 },
+    Pattern { streams: 4, prefetch: 32 },
+    Pattern { streams: 8, prefetch: 32 },
 ];
 
-/// Sums the words, which only takes the time of reading them, with the widest available loads.
-fn sum_words(team: &Team, pattern: Pattern, words: &[u64]) -> u64 {
+/// A cache line.
+type Line = [u8; 64];
+
+/// Sums the lines, which only takes the time of reading them, with the widest available loads.
+fn sum_lines(team: &Team, pattern: Pattern, lines: &[Line]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     match team.isa() {
         // SAFETY: the processor supports the team's `Isa`: `Team::with_isa` checks it.
-        isa if isa >= crate::kernels::Isa::Avx512 => return unsafe { sum_avx512(pattern, words) },
+        isa if isa >= crate::kernels::Isa::Avx512 => return unsafe { sum_avx512(pattern, lines) },
         // SAFETY: as above.
-        crate::kernels::Isa::Avx2 => return unsafe { sum_avx2(pattern, words) },
+        crate::kernels::Isa::Avx2 => return unsafe { sum_avx2(pattern, lines) },
         _ => {}
     }
     let _ = team;
-    sum_by(pattern, words)
+    sum_by(pattern, lines)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn sum_avx512(pattern: Pattern, words: &[u64]) -> u64 {
-    sum_by(pattern, words)
+fn sum_avx512(pattern: Pattern, lines: &[Line]) -> u64 {
+    sum_by(pattern, lines)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn sum_avx2(pattern: Pattern, words: &[u64]) -> u64 {
-    sum_by(pattern, words)
+fn sum_avx2(pattern: Pattern, lines: &[Line]) -> u64 {
+    sum_by(pattern, lines)
 }
 
 #[inline(always)]
-fn sum_by(Pattern { streams, prefetch }: Pattern, words: &[u64]) -> u64 {
+fn sum_by(Pattern { streams, prefetch }: Pattern, lines: &[Line]) -> u64 {
     match streams {
-        1 => sum_streams::<1>(prefetch, words),
-        2 => sum_streams::<2>(prefetch, words),
-        4 => sum_streams::<4>(prefetch, words),
-        _ => sum_streams::<8>(prefetch, words),
+        1 => sum_streams::<1>(prefetch, lines),
+        2 => sum_streams::<2>(prefetch, lines),
+        4 => sum_streams::<4>(prefetch, lines),
+        _ => sum_streams::<8>(prefetch, lines),
     }
 }
 
 #[inline(always)]
-fn sum_streams<const STREAMS: usize>(prefetch: usize, words: &[u64]) -> u64 {
-    /// The number of words in a cache line.
-    const LINE: usize = 8;
-    let stream = words.len() / STREAMS / LINE * LINE;
-    let mut sums = [[0_u64; LINE]; STREAMS];
-    for offset in (0..stream).step_by(LINE) {
+fn sum_streams<const STREAMS: usize>(prefetch: usize, lines: &[Line]) -> u64 {
+    let stream = lines.len() / STREAMS;
+    let mut sums = [[0_u64; 8]; STREAMS];
+    for offset in 0..stream {
         for (number, sums) in sums.iter_mut().enumerate() {
-            let line = &words[number * stream + offset..][..LINE];
+            let line = &lines[number * stream + offset];
             #[cfg(target_arch = "x86_64")]
             if prefetch > 0 {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
                 // SAFETY: prefetching is allowed at any address.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(prefetch).cast()) };
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(prefetch * 64).cast());
+                }
             }
-            for (sum, word) in sums.iter_mut().zip(line) {
-                *sum = sum.wrapping_add(*word);
+            for (sum, &word) in sums.iter_mut().zip(line.as_chunks().0) {
+                *sum = sum.wrapping_add(u64::from_ne_bytes(word));
             }
         }
     }
@@ -172,8 +177,8 @@ impl LinearProbe {
         let weights: Vec<f32> = (0..outputs * inputs).map(value).collect();
         let first = PackedMatrix::pack(weight_type, &weights, inputs);
         let count = min_bytes.div_ceil(first.bytes().max(1)).min(MOST_COPIES);
-        let mut copies = vec![first];
-        copies.resize_with(count, || PackedMatrix::pack(weight_type, &weights, inputs));
+        let mut copies: Vec<_> = (1..count).map_while(|_| first.copy().ok()).collect();
+        copies.push(first);
         Self {
             copies,
             next: 0,

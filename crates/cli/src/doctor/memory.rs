@@ -61,7 +61,10 @@ fn bandwidth() -> Check {
         Ok(team) => team,
         Err(error) => return Check::unknown("bandwidth", format!("{error:#}")),
     };
-    let probe = BandwidthProbe::new();
+    let probe = match BandwidthProbe::new() {
+        Ok(probe) => probe,
+        Err(error) => return Check::unknown("bandwidth", error.to_string()),
+    };
     let best = (0..READS).map(|_| probe.read(&team)).fold(0.0, f64::max);
     Check::ok("bandwidth", describe(best))
 }

@@ -323,19 +323,22 @@ struct Tile<'a> {
     /// How far to advance that address for every line.
     stride: usize,
     first_chunk: usize,
-    /// The bytes of a whole chunk.
-    chunk_bytes: usize,
+    /// The cache lines of a whole chunk.
+    chunk_lines: usize,
     /// The zero of the quants, or 0 if they have none.
     zero: i32,
 }
 
-/// Where a kernel finds 32 inputs of a tile. If they are unpacked, `lower` has a byte for each
-/// quant, and `scales` and `supers` have the scales and the minima as f32.
-struct Parts {
+/// A place in a chunk: a block of 32 inputs of a tile, and what to prefetch meanwhile. If the tile
+/// is unpacked, `lower` has a byte for each quant, and `scales` and `minima` have f32.
+struct Place {
     lower: *const u8,
     upper: *const u8,
     scales: *const u8,
-    supers: *const u8,
+    minima: *const u8,
+    /// The chunk's scales of scales and of minima.
+    supers: [__m512; 2],
+    prefetch: *const u8,
 }
 
 /// The kernel of a block type, given by its place in [`BlockType::ALL`], for tiles as they are
@@ -399,7 +402,6 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         let plan = operands.prefetch_plan();
         let (first_place, blocks) = (start / BLOCK, inputs / BLOCK);
         let x = activations.quantized(first_place..first_place + R * blocks);
-        let range = input_range.start / BLOCK..input_range.end / BLOCK;
         let tile = |side: usize| Tile {
             start: tiles[side].as_ptr(),
             inputs,
@@ -407,26 +409,38 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             prefetch: plan.from[side],
             stride: plan.stride,
             first_chunk: input_range.start / CHUNK,
-            chunk_bytes: format.whole_chunk_bytes(),
+            chunk_lines: format.whole_chunk_bytes() / 64,
             zero: format.zero,
+        };
+        let chunks = input_range.start / CHUNK..input_range.end.div_ceil(CHUNK);
+        let blocks_of = |chunk: usize| {
+            let first = chunk * (CHUNK / BLOCK);
+            first..(first + CHUNK / BLOCK).min(input_range.end / BLOCK)
         };
         let mut totals = load::<R>(input_range, sums);
         // SAFETY: each tile holds `blocks` blocks of 16 outputs, and the activations hold the same
         // number of blocks of R rows.
         unsafe {
             if Self::together(R) {
-                let (first, second) = (tile(0), tile(1));
+                let tiles = [tile(0), tile(1)];
                 let [mut left, mut right] = totals;
-                for block in range {
-                    Self::add_block::<R>(&first, block, x, &mut left);
-                    Self::add_block::<R>(&second, block, x, &mut right);
+                for chunk in chunks {
+                    let [mut first, mut second] =
+                        [Self::place(&tiles[0], chunk), Self::place(&tiles[1], chunk)];
+                    for block in blocks_of(chunk) {
+                        Self::add_block::<R>(&tiles[0], &mut first, block, x, &mut left);
+                        Self::add_block::<R>(&tiles[1], &mut second, block, x, &mut right);
+                    }
                 }
                 totals = [left, right];
             } else {
                 for (side, totals) in totals.iter_mut().enumerate() {
                     let (tile, mut sums) = (tile(side), *totals);
-                    for block in range.clone() {
-                        Self::add_block::<R>(&tile, block, x, &mut sums);
+                    for chunk in chunks.clone() {
+                        let mut place = Self::place(&tile, chunk);
+                        for block in blocks_of(chunk) {
+                            Self::add_block::<R>(&tile, &mut place, block, x, &mut sums);
+                        }
                     }
                     *totals = sums;
                 }
@@ -445,29 +459,26 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         }
     }
 
-    /// Adds the products of 32 inputs. It is part of functions that enable the processor's
-    /// features.
+    /// Adds the products of 32 inputs, and advances the place by them. It is part of functions that
+    /// enable the processor's features.
     #[inline(always)]
     unsafe fn add_block<const R: usize>(
         tile: &Tile<'_>,
+        place: &mut Place,
         block: usize,
         x: QuantizedRows<'_>,
         totals: &mut [__m512; R],
     ) {
         let format = &Self::FORMAT;
-        let place = |row: usize| block * R + row;
+        let row_place = |row: usize| block * R + row;
         // SAFETY: the caller guarantees the features, the block and its activations. A prefetch may
         // use any address.
         unsafe {
-            let weights = Self::parts_of(tile, block);
-            let (chunk, within) = (block * BLOCK / CHUNK, block % (CHUNK / BLOCK));
-            let chunk_lines = (chunk - tile.first_chunk) * tile.chunk_bytes / 64;
-            let lines = tile.chunk_bytes.div_ceil(64 * CHUNK / BLOCK);
-            let prefetch = |lines_of_block: Range<usize>| {
-                for line in lines_of_block {
-                    let line = chunk_lines + within * lines + line;
-                    let at = tile.prefetch.wrapping_add(line * tile.stride);
-                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+            let lines = tile.chunk_lines.div_ceil(CHUNK / BLOCK);
+            let prefetch = |lines: Range<usize>| {
+                for line in lines {
+                    let at = place.prefetch.wrapping_add(line * tile.stride);
+                    _mm_prefetch::<_MM_HINT_T1>(at.cast());
                 }
             };
             // Measured: bytes are faster if prefetches alternate with products, other types if they
@@ -479,10 +490,12 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             let parts = format.scales_per_block();
             for part in 0..parts {
                 let mut dots = [_mm512_setzero_si512(); R];
+                // Sixteen times the products of the upper halves of bytes, which are not shifted.
+                let mut upper_dots = [_mm512_setzero_si512(); R];
                 if format.zero != 0 {
                     let shift = _mm_cvtsi32_si128(tile.zero.ilog2() as i32);
                     for (row, dot) in dots.iter_mut().enumerate() {
-                        let sum = _mm512_set1_epi32(x.negative_sum(place(row), part, parts));
+                        let sum = _mm512_set1_epi32(x.negative_sum(row_place(row), part, parts));
                         *dot = _mm512_sll_epi32(sum, shift);
                     }
                 }
@@ -490,45 +503,99 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
                     if spread {
                         prefetch(group * lines / GROUPS..(group + 1) * lines / GROUPS);
                     }
-                    let quants = Self::quants(&weights, group);
+                    let in_place = Self::multiplies_in_place(R) && group % 2 == 1;
+                    let (quants, dots) = match in_place {
+                        true => (Self::upper_halves(place, group), &mut upper_dots),
+                        false => (Self::quants(place, group), &mut dots),
+                    };
                     for (row, dot) in dots.iter_mut().enumerate() {
-                        let x = _mm512_set1_epi32(x.group(place(row), group));
+                        let x = _mm512_set1_epi32(x.group(row_place(row), group));
                         *dot = _mm512_dpbusd_epi32(*dot, quants, x);
                     }
                 }
-                let [scale, minimum] = Self::scale(&weights, part);
+                if Self::multiplies_in_place(R) {
+                    for (dot, upper) in dots.iter_mut().zip(upper_dots) {
+                        *dot = _mm512_add_epi32(*dot, _mm512_srai_epi32::<4>(upper));
+                    }
+                }
+                let [scale, minimum] = Self::scale(place, part);
                 for (row, (total, dot)) in totals.iter_mut().zip(dots).enumerate() {
-                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale(place(row))));
+                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale(row_place(row))));
                     *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, *total);
                     if format.scales.has_minima() {
-                        let sum = _mm512_set1_ps(x.scaled_sum(place(row), part, parts));
-                        *total = _mm512_fmadd_ps(minimum, sum, *total);
+                        let sum = _mm512_set1_ps(x.scaled_sum(row_place(row), part, parts));
+                        *total = match UNPACKED || format.scales == Scales::HalfAndMinimum {
+                            true => _mm512_fmadd_ps(minimum, sum, *total),
+                            false => _mm512_fnmadd_ps(minimum, sum, *total),
+                        };
                     }
                 }
             }
+            place.prefetch = place.prefetch.wrapping_add(lines * tile.stride);
+            Self::advance(place);
         }
     }
 
-    /// Returns where the 32 inputs of a block are.
+    /// Whether the upper halves of bytes are multiplied where they are: for one row, a shift of its
+    /// sum is cheaper than one of each vector.
+    const fn multiplies_in_place(rows: usize) -> bool {
+        let format = &Self::FORMAT;
+        !UNPACKED && rows == 1 && format.bits == 4 && format.table.is_none()
+    }
+
+    /// Returns sixteen times the quants of a group with an odd index.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn upper_halves(place: &Place, group: usize) -> __m512i {
+        // SAFETY: the caller guarantees 32 inputs.
+        let vector = unsafe { _mm512_load_si512(place.lower.add(group / 2 * 64).cast()) };
+        _mm512_and_si512(vector, _mm512_set1_epi8(0xf0_u8.cast_signed()))
+    }
+
+    /// Returns the first place of a chunk.
     ///
     /// # Safety
-    /// The tile must have the block. If it is unpacked, the block must be in the unpacked range.
+    /// The tile must have the chunk. If it is unpacked, the chunk must be in the unpacked range.
     #[inline(always)]
-    unsafe fn parts_of(tile: &Tile<'_>, block: usize) -> Parts {
-        if UNPACKED && let Some(unpacked) = tile.unpacked {
-            let block = block - tile.first_chunk * (CHUNK / BLOCK);
-            let parts = block * Self::FORMAT.scales_per_block();
-            let quants = unpacked.quants[block * GROUPS..].as_ptr();
-            let lower = quants.cast::<u8>();
-            let [scales, supers] =
-                [&unpacked.scales, &unpacked.minima].map(|of| of[parts..].as_ptr().cast::<u8>());
-            return Parts { lower, upper: lower, scales, supers };
+    unsafe fn place(tile: &Tile<'_>, chunk: usize) -> Place {
+        let ahead = (chunk - tile.first_chunk) * tile.chunk_lines * tile.stride;
+        let prefetch = tile.prefetch.wrapping_add(ahead);
+        // SAFETY: the caller guarantees the chunk and the features.
+        unsafe {
+            let none = _mm512_setzero_ps();
+            if UNPACKED && let Some(unpacked) = tile.unpacked {
+                let block = (chunk - tile.first_chunk) * (CHUNK / BLOCK);
+                let parts = block * Self::FORMAT.scales_per_block();
+                let lower = unpacked.quants[block * GROUPS..].as_ptr().cast::<u8>();
+                let [scales, minima] = [&unpacked.scales, &unpacked.minima]
+                    .map(|of| of[parts..].as_ptr().cast::<u8>());
+                return Place { lower, upper: lower, scales, minima, supers: [none; 2], prefetch };
+            }
+            let at = Self::FORMAT.place(tile.inputs, chunk * (CHUNK / BLOCK));
+            let [lower, upper, scales, supers] =
+                [at.lower, at.upper, at.scales, at.supers].map(|at| tile.start.add(at));
+            let supers = match Self::FORMAT.scales {
+                Scales::Super32 { minima } | Scales::Super16 { minima } => {
+                    [half(supers), if minima { half(supers.add(2 * LANES)) } else { none }]
+                }
+                _ => [none; 2],
+            };
+            Place { lower, upper, scales, minima: scales, supers, prefetch }
         }
-        let at = Self::FORMAT.place(tile.inputs, block);
-        // SAFETY: the caller guarantees the block.
-        let [lower, upper, scales, supers] =
-            [at.lower, at.upper, at.scales, at.supers].map(|at| unsafe { tile.start.add(at) });
-        Parts { lower, upper, scales, supers }
+    }
+
+    /// Advances a place by 32 inputs.
+    #[inline(always)]
+    fn advance(place: &mut Place) {
+        let format = &Self::FORMAT;
+        let [lower, upper, scales] = match UNPACKED {
+            true => [BLOCK * LANES, 0, format.scales_per_block() * 4 * LANES],
+            false => [format.lower_bytes(), format.upper_bytes(), format.scale_bytes()],
+        };
+        place.lower = place.lower.wrapping_add(lower);
+        place.upper = place.upper.wrapping_add(upper);
+        place.scales = place.scales.wrapping_add(scales);
+        place.minima = place.minima.wrapping_add(scales);
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -542,24 +609,30 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             prefetch: tile.as_ptr(),
             stride: 0,
             first_chunk: range.start / CHUNK,
-            chunk_bytes: Self::FORMAT.whole_chunk_bytes(),
+            chunk_lines: Self::FORMAT.whole_chunk_bytes() / 64,
             zero: Self::FORMAT.zero,
         };
         for (index, block) in (range.start / BLOCK..range.end / BLOCK).enumerate() {
             // SAFETY: the tile has the block, and the unpacked tile has room for the range. A
             // vector is written to 64 bytes.
             unsafe {
-                let weights = Self::parts_of(&tile, block);
+                let mut place = Self::place(&tile, block / (CHUNK / BLOCK));
+                (0..block % (CHUNK / BLOCK)).for_each(|_| Self::advance(&mut place));
                 let quants = &mut unpacked.quants[index * GROUPS..(index + 1) * GROUPS];
                 for (group, quants) in quants.iter_mut().enumerate() {
-                    let vector = Self::quants(&weights, group);
+                    let vector = Self::quants(&place, group);
                     _mm512_store_si512(quants.as_mut_ptr().cast(), vector);
                 }
                 for part in 0..parts {
-                    let [scale, minimum] = Self::scale(&weights, part);
+                    let [scale, minimum] = Self::scale(&place, part);
                     let at = index * parts + part;
                     _mm512_store_ps(unpacked.scales[at].as_mut_ptr().cast(), scale);
                     if Self::FORMAT.scales.has_minima() {
+                        // What is added.
+                        let minimum = match Self::FORMAT.scales {
+                            Scales::HalfAndMinimum => minimum,
+                            _ => _mm512_xor_ps(minimum, _mm512_set1_ps(-0.0)),
+                        };
                         _mm512_store_ps(unpacked.minima[at].as_mut_ptr().cast(), minimum);
                     }
                 }
@@ -570,7 +643,7 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     /// Returns the quants of a group of four inputs, each in the byte of its output and input.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn quants(&Parts { lower, upper, .. }: &Parts, group: usize) -> __m512i {
+    unsafe fn quants(&Place { lower, upper, .. }: &Place, group: usize) -> __m512i {
         // SAFETY: the caller guarantees 32 inputs in both planes.
         unsafe {
             let format = &Self::FORMAT;
@@ -602,28 +675,29 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         }
     }
 
-    /// Returns the scales of 32 or 16 inputs, and the minima to add.
+    /// Returns the scales of 32 or 16 inputs, and their minima: to subtract if they have scales of
+    /// their own, else to add.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn scale(&Parts { scales, supers, .. }: &Parts, part: usize) -> [__m512; 2] {
-        // SAFETY: the caller guarantees the scales of 32 inputs and of 256 inputs.
+    unsafe fn scale(place: &Place, part: usize) -> [__m512; 2] {
+        let &Place { scales, minima, supers: [super_scale, super_minimum], .. } = place;
+        // SAFETY: the caller guarantees the scales of 32 inputs.
         unsafe {
+            let none = _mm512_setzero_ps();
             if UNPACKED {
                 let [scale, minimum] =
-                    [scales, supers].map(|of| of.cast::<f32>().add(part * LANES));
+                    [scales, minima].map(|of| of.cast::<f32>().add(part * LANES));
                 return [
                     _mm512_load_ps(scale),
                     match Self::FORMAT.scales.has_minima() {
                         true => _mm512_load_ps(minimum),
-                        false => _mm512_setzero_ps(),
+                        false => none,
                     },
                 ];
             }
-            let half = |at: *const u8| _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
             let integer = |at: *const u8| {
                 _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())))
             };
-            let none = _mm512_setzero_ps();
             match Self::FORMAT.scales {
                 Scales::Half => [half(scales), none],
                 Scales::HalfAndMinimum => [half(scales), half(scales.add(2 * LANES))],
@@ -638,17 +712,27 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
                     [_mm512_castsi512_ps(bits), none]
                 }
                 Scales::Super32 { minima } | Scales::Super16 { minima } => {
-                    let scale = _mm512_mul_ps(half(supers), integer(scales.add(part * LANES)));
+                    let scale = _mm512_mul_ps(super_scale, integer(scales.add(part * LANES)));
                     if !minima {
                         return [scale, none];
                     }
                     let minima = scales.add(LANES * (Self::FORMAT.scales_per_block() + part));
-                    let minimum = _mm512_mul_ps(half(supers.add(2 * LANES)), integer(minima));
-                    [scale, _mm512_sub_ps(none, minimum)]
+                    [scale, _mm512_mul_ps(super_minimum, integer(minima))]
                 }
             }
         }
     }
+}
+
+/// Widens 16 f16 numbers.
+///
+/// # Safety
+/// There must be 32 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn half(at: *const u8) -> __m512 {
+    // SAFETY: the caller guarantees the bytes.
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(at.cast()) })
 }
 
 /// Shifts the bits of bytes to the left, or to the right if `by` is negative. Bits that leave a
@@ -669,7 +753,7 @@ fn shift(bytes: __m512i, by: i32) -> __m512i {
 pub(super) fn prefetch(plan: PrefetchPlan, line: usize, count: usize) {
     for line in line..line + count {
         for from in plan.from {
-            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line * plan.stride).cast());
+            _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(line * plan.stride).cast());
         }
     }
 }

@@ -276,11 +276,12 @@ fn unpack(
 
 /// Returns the first of the inputs during which the next tiles are prefetched.
 fn last_range(weight_type: WeightType, inputs: usize) -> usize {
-    match weight_type {
-        WeightType::Quantized(_) => inputs.saturating_sub(CHUNK) / CHUNK * CHUNK,
+    let unit = match weight_type {
+        WeightType::Quantized(_) => CHUNK,
         // The matrix unit takes 32 inputs at a time.
-        _ => inputs.saturating_sub(prefetched_inputs(weight_type)) / 32 * 32,
-    }
+        _ => 32,
+    };
+    inputs.saturating_sub(prefetched_inputs(weight_type)) / unit * unit
 }
 
 /// Writes the sums of two tiles and one row block to the output, plus the bias.

@@ -31,6 +31,7 @@ mod block_format;
 mod block_tile;
 mod keys_values;
 mod linear;
+mod lines;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod operands;
@@ -46,6 +47,7 @@ pub(crate) use attention_shape::AttentionShape;
 pub(crate) use block_conv::{BlockConvolution, convolve_block};
 pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::{Product, linear, linear_group};
+pub(crate) use lines::Lines;
 pub use packed::PackedMatrix;
 pub(crate) use pointwise::{
     NormWeights, Rope, activate, add_scaled, divide, gate_rows, norm_parts, norm_rows, soft_cap,

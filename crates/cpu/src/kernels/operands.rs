@@ -114,12 +114,14 @@ fn input_offset(weight_type: WeightType, input: usize) -> usize {
 }
 
 /// Returns how many inputs ahead a kernel prefetches weights if its group has a single row block: 2
-/// KB of floats, or a chunk of a block type.
+/// KB of floats, or at least 4 KB of whole chunks of a block type.
 #[inline]
 pub(super) fn prefetched_inputs(weight_type: WeightType) -> usize {
     match weight_type {
         WeightType::F32 => 32,
         WeightType::Bf16 | WeightType::F16 => 64,
-        WeightType::Quantized(_) => CHUNK,
+        WeightType::Quantized(block_type) => {
+            4096_usize.div_ceil(BlockFormat::of(block_type).whole_chunk_bytes()) * CHUNK
+        }
     }
 }

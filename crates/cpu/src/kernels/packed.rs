@@ -4,12 +4,12 @@
 use super::LANES;
 use super::block_format::BlockFormat;
 use super::block_tile::BlockRows;
+use super::lines::Lines;
 use forerun_core::TokenId;
 use forerun_formats::{BlockType, LoadError, QUANT_BLOCK as BLOCK, WeightType};
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::mem::MaybeUninit;
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,6 @@ use std::thread;
 
 /// Number of weights for which another packing thread is worthwhile.
 const WEIGHTS_PER_THREAD: usize = 1 << 18;
-
-/// A cache line. Packed weights are aligned to cache lines.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct CacheLine([u8; 64]);
 
 /// A weight matrix `[outputs, inputs]` in tiles of 16 outputs. The last tile is zero-padded. Inputs
 /// are zero-padded, too: to an even number, or to whole blocks.
@@ -31,7 +26,7 @@ struct CacheLine([u8; 64]);
 /// * bf16: `[inputs/2][16][2]`, so that one 64-byte vector holds two inputs;
 /// * block types: the chunks of `block_format.rs`.
 pub struct PackedMatrix {
-    lines: Vec<CacheLine>,
+    lines: Lines,
     weight_type: WeightType,
     /// The bias of a linear layer: `[outputs]`.
     bias: Option<Vec<f32>>,
@@ -58,7 +53,7 @@ impl PackedMatrix {
             Ok::<(), Infallible>(())
         };
         let shape = [rows.len(), inputs];
-        let lines = Vec::with_capacity(Self::packed_bytes(weight_type, shape) / 64);
+        let lines = Self::reserve(weight_type, shape).unwrap_or_else(|error| panic!("{error}"));
         let Ok(packed) = Self::pack_into(lines, weight_type, shape, copy);
         packed
     }
@@ -80,11 +75,9 @@ impl PackedMatrix {
     }
 
     /// Allocates the memory of a packed matrix.
-    fn reserve(weight_type: WeightType, shape: [usize; 2]) -> Result<Vec<CacheLine>, LoadError> {
+    fn reserve(weight_type: WeightType, shape: [usize; 2]) -> Result<Lines, LoadError> {
         let bytes = Self::packed_bytes(weight_type, shape);
-        let mut lines = Vec::new();
-        lines.try_reserve_exact(bytes / 64).map_err(|_| LoadError::OutOfMemory { bytes })?;
-        Ok(lines)
+        Lines::zeroed(bytes).map_err(|_| LoadError::OutOfMemory { bytes })
     }
 
     /// Returns the size of a packed matrix `[outputs, inputs]` in bytes, as [`Self::bytes`] does.
@@ -94,7 +87,7 @@ impl PackedMatrix {
 
     /// Packs rows into `lines`, as [`Self::pack_tiles`] does.
     fn pack_into<E: Send>(
-        lines: Vec<CacheLine>,
+        lines: Lines,
         weight_type: WeightType,
         [outputs, inputs]: [usize; 2],
         read: impl Fn(usize, &mut [f32]) -> Result<(), E> + Sync,
@@ -129,27 +122,25 @@ impl PackedMatrix {
         Self::pack_tiles(Self::reserve(weight_type, shape)?, weight_type, shape, new_rows, pack)
     }
 
-    /// Packs tiles on all cores, into `lines`, which is empty and has the capacity for them.
+    /// Packs tiles on all cores, into `lines`, which are zeros and have room for them.
     /// `pack(rows, outputs, tile)` must pack at most 16 outputs into a tile that is filled with
     /// zeros. Each core has its own `rows`.
     fn pack_tiles<R, E: Send>(
-        mut lines: Vec<CacheLine>,
+        mut lines: Lines,
         weight_type: WeightType,
         [outputs, inputs]: [usize; 2],
         new_rows: impl Fn() -> R + Sync,
         pack: impl Fn(&mut R, Range<usize>, &mut [u8]) -> Result<(), E> + Sync,
     ) -> Result<Self, E> {
         let tile_bytes = tile_bytes(weight_type, inputs);
-        let count = Self::packed_bytes(weight_type, [outputs, inputs]) / 64;
-        let tiles = lines.spare_capacity_mut()[..count].chunks_exact_mut(tile_bytes / 64);
-        let tiles = Mutex::new(tiles.enumerate());
+        let tiles = Mutex::new(lines.as_bytes_mut().chunks_exact_mut(tile_bytes).enumerate());
         let failure: Mutex<Option<(usize, E)>> = Mutex::new(None);
         let work = || {
             let mut rows = new_rows();
             loop {
-                let Some((tile, lines)) = lock(&tiles).next() else { return };
+                let Some((tile, bytes)) = lock(&tiles).next() else { return };
                 let outputs = tile * LANES..outputs.min((tile + 1) * LANES);
-                if let Err(error) = pack(&mut rows, outputs, zero_fill(lines)) {
+                if let Err(error) = pack(&mut rows, outputs, bytes) {
                     // Threads take tiles in order: earlier tiles are in progress already, and an
                     // error in a later tile would not be the first.
                     let mut first = lock(&failure);
@@ -171,9 +162,6 @@ impl PackedMatrix {
         if let Some((_, error)) = lock(&failure).take() {
             return Err(error);
         }
-        // SAFETY: nothing failed, so the threads have taken every tile, and `zero_fill` has
-        // initialised all lines of each tile.
-        unsafe { lines.set_len(count) };
         Ok(Self { lines, weight_type, bias: None, outputs, inputs, tile_bytes })
     }
 
@@ -211,7 +199,7 @@ impl PackedMatrix {
     /// Returns the size of the packed weights in bytes, with padding but without the bias.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(&self.lines[..])
+        self.lines.as_bytes().len()
     }
 
     /// Writes the weights of one output (for example, a token's embedding) to `row`: `[inputs]`.
@@ -251,6 +239,13 @@ impl PackedMatrix {
         Ok(selected.with_bias(bias))
     }
 
+    /// Returns a copy without the bias, in memory of its own.
+    pub(crate) fn copy(&self) -> Result<Self, LoadError> {
+        let mut lines = Self::reserve(self.weight_type, [self.outputs, self.inputs])?;
+        lines.as_bytes_mut().copy_from_slice(self.lines.as_bytes());
+        Ok(Self { lines, bias: None, ..*self })
+    }
+
     /// Returns the number of tiles.
     pub(crate) fn tiles(&self) -> usize {
         self.outputs.div_ceil(LANES)
@@ -263,12 +258,7 @@ impl PackedMatrix {
 
     /// Returns the bytes of one tile, aligned to 64.
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
-        &self.as_bytes()[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        // SAFETY: a line is 64 bytes without padding, and every bit pattern is a valid byte.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.bytes()) }
+        &self.lines.as_bytes()[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
     }
 }
 
@@ -283,14 +273,6 @@ fn packing_threads(weights: usize) -> usize {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Fills the lines with zeros, and returns them as bytes.
-fn zero_fill(lines: &mut [MaybeUninit<CacheLine>]) -> &mut [u8] {
-    lines.fill(MaybeUninit::new(CacheLine([0; 64])));
-    // SAFETY: the lines have just been initialised, a line is 64 bytes without padding, any 64
-    // bytes are a valid line, and the borrow is exclusive.
-    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
 /// The weights of one tile before they are packed.
@@ -433,7 +415,7 @@ mod tests {
                 PackedMatrix::pack(weight_type, &matrix, inputs)
             };
             let whole = padded(if weight_type == WeightType::INT8 { 64 } else { 38 });
-            assert!(packed.as_bytes() == whole.as_bytes(), "{weight_type}");
+            assert!(packed.lines.as_bytes() == whole.lines.as_bytes(), "{weight_type}");
         }
     }
 
@@ -444,7 +426,7 @@ mod tests {
                 row.fill(1.0);
                 if bad.contains(&output) { Err(output) } else { Ok(()) }
             };
-            let lines = Vec::with_capacity(4000 / 16 * 8 * (512 + 32) / 64);
+            let lines = PackedMatrix::reserve(WeightType::INT8, [4000, 256]).unwrap();
             PackedMatrix::pack_into(lines, WeightType::INT8, [4000, 256], read)
                 .map(|packed| packed.bytes())
         };
