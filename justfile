@@ -159,10 +159,12 @@ python profile="dev":
 wheel:
     maturin build --manifest-path python/Cargo.toml --profile dist --locked
 
-# Update the guide's references of options and of fields of requests from their definitions
+# Update the guide's references of options and of fields of requests from their definitions, and the
+# list of public names
 reference:
     FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --features full --locked --lib option_reference
     FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-server --locked --lib page_of_fields
+    FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun --locked --test integration public_names
 
 # Broken files, wrong options, signals and impatient clients: more than 2,000 runs of the program
 # (docs/testing.md)

@@ -7,7 +7,7 @@ use dynamo_llm::kv_router::protocols::{
     BlockHashOptions, ExternalSequenceBlockHash, KvCacheEventData, KvCacheRemoveData,
     KvCacheStoreData, KvCacheStoredBlockData, compute_block_hash_for_seq, compute_next_seq_hash,
 };
-use forerun::{PAGE_ROWS, PageEvent};
+use forerun::runtime::{PAGE_ROWS, PageEvent};
 use std::collections::HashMap;
 
 /// The number of tokens of a block.

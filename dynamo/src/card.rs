@@ -46,7 +46,7 @@ pub enum CardError {
     },
     /// The chat template cannot be read.
     #[error(transparent)]
-    Template(#[from] forerun::ChatTemplateError),
+    Template(#[from] forerun::text::ChatTemplateError),
 }
 
 impl ModelCard {

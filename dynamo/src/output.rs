@@ -1,7 +1,8 @@
 //! From the engine's events to Dynamo's outputs.
 
 use dynamo_backend_common::{FinishReason, LLMEngineOutput, TopLogprob};
-use forerun::{Answer, AnswerEvent, AnswerToken, Config, Finish, Method, TokenId};
+use forerun::checkpoint::Config;
+use forerun::{Answer, AnswerEvent, AnswerToken, Finish, Method, TokenId};
 use forerun_server::Task;
 use serde_json::{Value, json};
 

@@ -4,7 +4,8 @@ use crate::error::invalid;
 use dynamo_backend_common::{
     DynamoError, GuidedDecodingOptions, PreprocessedRequest, SamplingOptions, StopConditions,
 };
-use forerun::{Forerun, Grammar, GrammarKind, Request, SamplingOptions as Sampling, TokenId};
+use forerun::text::GrammarKind;
+use forerun::{Forerun, Grammar, Request, SamplingOptions as Sampling, TokenId};
 use forerun_server::{Generator, Speculation, Task};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -2,10 +2,10 @@
 
 use crate::errors::value_error;
 use crate::params::Params;
-use forerun::{
-    ChatPart, ChatSyntax, ChatTemplate, ChatTemplateError, Forerun, Message, ModelSource, Request,
-    TemplateArguments, TokenId, Tool, with_tools_as_text,
+use forerun::text::{
+    ChatPart, ChatSyntax, ChatTemplateError, TemplateArguments, Tool, with_tools_as_text,
 };
+use forerun::{ChatTemplate, Forerun, Message, ModelSource, Request, TokenId};
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! Python's exceptions for the engine's errors.
 
-use forerun::GrammarError;
+use forerun::text::GrammarError;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::{PyErr, create_exception};
 use std::fmt::Display;

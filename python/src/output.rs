@@ -1,9 +1,10 @@
 //! Answers and their tokens as Python's dictionaries.
 
 use crate::trace::Trace;
+use forerun::text::Tokenizer;
 use forerun::{
     Answer, AnswerToken, Canceller, Finish, Statistics, TokenId, TokenLogprob, TokenOrigin,
-    Tokenizer, Verification,
+    Verification,
 };
 use pyo3::prelude::*;
 use std::sync::Arc;

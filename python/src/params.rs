@@ -1,7 +1,8 @@
 //! The options of an answer, as Python's `SamplingParams` holds them.
 
 use crate::errors::value_error;
-use forerun::{Grammar, GrammarKind, Request, SamplingOptions, TokenId};
+use forerun::text::GrammarKind;
+use forerun::{Grammar, Request, SamplingOptions, TokenId};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 

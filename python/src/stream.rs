@@ -3,7 +3,8 @@
 use crate::answers::EventSink;
 use crate::errors::{closed, of_engine};
 use crate::output::{AnswerFields, Pieces, TokenFields};
-use forerun::{AnswerEvent, Canceller, ForerunError, Tokenizer};
+use forerun::text::Tokenizer;
+use forerun::{AnswerEvent, Canceller, ForerunError};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};

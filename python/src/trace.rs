@@ -4,10 +4,10 @@ use pyo3::prelude::*;
 
 /// What each device did while an answer was generated.
 #[pyclass(frozen, module = "forerun._forerun")]
-pub(crate) struct Trace(forerun::Trace);
+pub(crate) struct Trace(forerun::trace::Trace);
 
 impl Trace {
-    pub(crate) fn new(trace: forerun::Trace) -> Self {
+    pub(crate) fn new(trace: forerun::trace::Trace) -> Self {
         Self(trace)
     }
 }

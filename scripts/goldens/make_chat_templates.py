@@ -1,6 +1,6 @@
 """Create golden texts of chat templates, rendered by Hugging Face `transformers`.
 
-Every template in `crates/forerun/tests/chat_templates/` renders the conversations below with and
+Every template in `crates/text/tests/chat_templates/` renders the conversations below with and
 without the beginning of an answer, by `apply_chat_template` of a real tokenizer object. If a
 template rejects a conversation, its error message is recorded. See README.md.
 """

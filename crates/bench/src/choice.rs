@@ -1,8 +1,10 @@
 //! One combination of the options in a sweep.
 
+use forerun::method::Drafting;
+use forerun::placement::default_cores;
 use forerun::{
-    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, Drafting, LayerStrategy,
-    Lookup, Method, ModelSource, PearlOptions, Placement, Tree, WeightTypes, default_cores,
+    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
+    ModelSource, PearlOptions, Placement, Tree, WeightTypes,
 };
 use std::collections::BTreeSet;
 

@@ -5,9 +5,11 @@ use crate::label::Labels;
 use crate::layer_point::LayerPoint;
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
+use forerun::checkpoint::SpeculatorKind;
+use forerun::method::Need;
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method, ModelSource, Need,
-    Options, PearlOptions, Plan, SpeculatorKind, Tree,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method, ModelSource,
+    Options, PearlOptions, Plan, Tree,
 };
 use std::collections::BTreeSet;
 
@@ -390,7 +392,8 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun::{WeightType, available_cores};
+    use forerun::WeightType;
+    use forerun::placement::available_cores;
 
     fn configurations_of(sweep: Sweep) -> Result<Vec<Configuration>, BenchError> {
         let models =

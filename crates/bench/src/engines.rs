@@ -5,9 +5,10 @@ use crate::provenance::{peak_memory_bytes, reset_peak_memory};
 use crate::record::{AnswerRecord, TurnRecord};
 use crate::run::Answerer;
 use crate::{BenchError, Configuration, Prompt};
+use forerun::text::{ChatTemplateError, EncodeError};
 use forerun::{
-    Canceller, Chat, ChatError, ChatTemplate, ChatTemplateError, EncodeError, Forerun,
-    ForerunError, Loader, MAX_LOGPROBS, Message, ModelSource, Request, SamplingOptions, TokenId,
+    Canceller, Chat, ChatError, ChatTemplate, Forerun, ForerunError, Loader, Message, ModelSource,
+    Request, SamplingOptions, TokenId,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -152,7 +153,7 @@ impl Engines {
                 ..self.request.sampling.clone()
             },
             max_tokens: position + 1,
-            logprobs: Some(MAX_LOGPROBS),
+            logprobs: Some(Request::MAX_LOGPROBS),
             ..self.request.clone()
         };
         let tokens = self.encode(prompt).ok()?;

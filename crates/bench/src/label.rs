@@ -1,9 +1,8 @@
 //! Labels of configurations: short descriptions without the options that all configurations share.
 
 use crate::choice::{Choice, draft_tokens_text};
-use forerun::{
-    AdditionalDrafter, DrafterKind, Drafting, Lookup, ModelSource, PearlOptions, Placement, Tree,
-};
+use forerun::method::Drafting;
+use forerun::{AdditionalDrafter, DrafterKind, Lookup, ModelSource, PearlOptions, Placement, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -160,7 +159,8 @@ fn on_cores(placement: &Placement) -> String {
 mod tests {
     use super::*;
     use crate::{Models, Sweep, configurations};
-    use forerun::{DraftTokens, Method, available_cores};
+    use forerun::placement::available_cores;
+    use forerun::{DraftTokens, Method};
 
     /// Returns the labels of all configurations of some sweeps, including plain decoding.
     fn names(sweeps: &[Sweep]) -> Vec<String> {

@@ -2,7 +2,8 @@
 
 use crate::Participant;
 use crate::record::AnswerRecord;
-use forerun::{DrafterKind, TokenId, tokens_per_second};
+use forerun::trace::tokens_per_second;
+use forerun::{DrafterKind, TokenId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

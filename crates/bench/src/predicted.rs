@@ -1,7 +1,8 @@
 //! Predictions of a hardware profile next to the speeds that are measured.
 
 use crate::{BenchError, Configuration};
-use forerun::{DraftLength, Lookup, ModelSource, PearlOptions, Plan};
+use forerun::method::DraftLength;
+use forerun::{Lookup, ModelSource, PearlOptions, Plan};
 use forerun_core::DraftShape;
 use forerun_sim::planning::{HardwareProfile, PlannedDraft, Prediction, rank};
 use serde::{Deserialize, Serialize};

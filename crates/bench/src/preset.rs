@@ -115,7 +115,7 @@ impl fmt::Display for Preset {
 mod tests {
     use super::*;
     use crate::{Models, configurations};
-    use forerun::available_cores;
+    use forerun::placement::available_cores;
 
     fn names(preset: Preset, cores: &[usize]) -> Vec<String> {
         let models =

@@ -1,6 +1,7 @@
 //! The provenance of measurements: command, version, machine, date.
 
-use forerun::{Isa, default_cores};
+use forerun::cpu::Isa;
+use forerun::placement::default_cores;
 use serde::{Deserialize, Serialize};
 use std::fs;
 

@@ -1,7 +1,8 @@
 //! Records of answers: everything that metrics need, and the text to compare.
 
 use crate::times::{Round, TimeBreakdown};
-use forerun::{Answer, Commit, Finish, SpanKind, TokenId, Trace, tokens_per_second};
+use forerun::trace::{SpanKind, Trace, tokens_per_second};
+use forerun::{Answer, Commit, Finish, TokenId};
 use serde::{Deserialize, Serialize};
 
 /// The answer of one configuration to one prompt in one repeat.

@@ -5,7 +5,7 @@ use crate::metrics::{Measured, Metric, Pool};
 use crate::peer_comparison::{PeerComparison, TextAgreement, compare_with_peers};
 use crate::record::AnswerRecord;
 use crate::{LeftOut, Participant, PredictedSpeed, Prompt, Provenance};
-use forerun::Trace;
+use forerun::trace::Trace;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

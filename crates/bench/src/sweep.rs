@@ -1,9 +1,10 @@
 //! Sweeps: the options to compare, each with one value or several.
 
 use crate::{BenchError, PeerSpec};
+use forerun::checkpoint::UnknownWeightType;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
-    ModelSource, PearlOptions, Placement, Tree, UnknownWeightType, WeightTypes,
+    ModelSource, PearlOptions, Placement, Tree, WeightTypes,
 };
 use serde::Deserialize;
 use std::fs;

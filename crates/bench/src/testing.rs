@@ -3,7 +3,8 @@
 use crate::Prompt;
 use crate::record::{AnswerRecord, Counts, TurnRecord};
 use crate::times::TimeBreakdown;
-use forerun::{Commit, Span, SpanKind, SpanOutcome, Trace};
+use forerun::Commit;
+use forerun::trace::{Span, SpanKind, SpanOutcome, Trace};
 
 /// Returns a span of one row.
 pub(crate) fn span(

@@ -1,6 +1,6 @@
 //! The breakdown of an answer's time, computed from the spans of its trace.
 
-use forerun::{Span, SpanKind, Trace};
+use forerun::trace::{Span, SpanKind, Trace};
 use serde::{Deserialize, Serialize};
 
 /// The parts of an answer's time in nanoseconds. They are disjoint and add up to the time from the

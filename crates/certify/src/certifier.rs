@@ -12,9 +12,10 @@ use crate::sampling_test::SamplingTest;
 use crate::seeded_options::SeededOptions;
 use crate::subject::{Subject, SubjectAnswer};
 use crate::time_left::{CertifyProgress, Meter, Part, TimeLeft};
+use forerun::cpu::Isa;
 use forerun::{
-    Canceller, Forerun, ForerunError, Isa, Loader, MAX_LOGPROBS, Options, Plan, Request,
-    SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
+    Canceller, Forerun, ForerunError, Loader, Options, Plan, Request, SamplingOptions, TokenId,
+    TokenLogprob, Verification, VerificationChoice,
 };
 use forerun_core::{Key, KeyedRandomness, Purpose};
 use std::collections::BTreeSet;
@@ -286,7 +287,7 @@ impl<'a> Certifier<'a> {
     fn request(&self, number: usize, seeded: Option<SeededOptions>, goes_on: bool) -> Request {
         let request = Request {
             max_tokens: self.options.answer_tokens,
-            logprobs: Some(MAX_LOGPROBS),
+            logprobs: Some(Request::MAX_LOGPROBS),
             ignore_eos: goes_on,
             ..Request::default()
         };
@@ -360,7 +361,7 @@ impl<'a> Certifier<'a> {
         // With a top-k of the reported log-probabilities, these are the whole distribution.
         let sampling = SamplingOptions {
             temperature: self.options.temperature,
-            top_k: MAX_LOGPROBS,
+            top_k: Request::MAX_LOGPROBS,
             ..SamplingOptions::default()
         };
         let (mut test, mut drafts) = (SamplingTest::default(), Drafts::default());
@@ -387,7 +388,7 @@ impl<'a> Certifier<'a> {
                     true => self.options.answer_tokens.min(COUNTED_TOKENS),
                     false => self.options.answer_tokens,
                 },
-                logprobs: Some(MAX_LOGPROBS),
+                logprobs: Some(Request::MAX_LOGPROBS),
                 ..Request::default()
             };
             answers += 1;

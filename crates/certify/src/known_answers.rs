@@ -2,7 +2,8 @@
 
 use crate::drafts::Drafts;
 use crate::known_models::{KNOWN_CONTEXT, KNOWN_PROMPT, KnownPair};
-use forerun::{AnswerDecoders, Method};
+use forerun::Method;
+use forerun::method::AnswerDecoders;
 use forerun_core::{
     Cluster, Key, KeyedRandomness, Randomness, Sampling, SamplingOptions, SequenceId, TokenId,
     Verification,

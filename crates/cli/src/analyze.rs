@@ -7,11 +7,14 @@ use crate::export::ensure_not_part_of;
 use crate::generate::cannot_write;
 use crate::{bench, note, progress};
 use anyhow::{Context, bail};
-use forerun::{
-    LayerAnalysis, LayerAnalysisOptions, LayerGroups, LayerReport, LayerStrategy, ModelSource,
-    PassCosts, SearchStep, Similarities, Strategy, Team, barrier_us,
-};
+use forerun::cpu::Team;
+use forerun::draft::LayerGroups;
+use forerun::{LayerStrategy, ModelSource};
 use forerun_bench::suite;
+use forerun_laboratory::{
+    LayerAnalysis, LayerAnalysisOptions, LayerReport, PassCosts, SearchStep, Similarities,
+    Strategy, barrier_us,
+};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;

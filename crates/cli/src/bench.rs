@@ -3,8 +3,9 @@
 use crate::arguments::KernelBenchArguments;
 use crate::progress::{Task, Unit};
 use anyhow::Context;
-use forerun::measure::{BandwidthProbe, LinearProbe};
-use forerun::{Isa, Team, Topology};
+use forerun::cpu::measure::{BandwidthProbe, LinearProbe};
+use forerun::cpu::{Isa, Team};
+use forerun::placement::Topology;
 use std::io::Write;
 use std::process::ExitCode;
 

@@ -5,9 +5,9 @@ use crate::generate::{NO_MODEL_SO_PADDED, demonstration_pair, padded_pair};
 use crate::plan::read_profile;
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
+use forerun::placement::default_cores;
 use forerun::{
     LayerStrategy, Lookup, ModelSource, Request, SamplingOptions, Verification, VerificationChoice,
-    default_cores, synthetic_pair_label,
 };
 use forerun_bench::summary::{RunDescription, SYNTHETIC_PAIR};
 use forerun_bench::{
@@ -15,6 +15,7 @@ use forerun_bench::{
     Progress, Prompt, PromptStyle, Provenance, RunSchedule, Summary, Sweep, SweepFile, Unpredicted,
     configurations, participants, peer_comparison, predicted_speeds, report, suite,
 };
+use forerun_laboratory::synthetic_pair_label;
 use forerun_sim::planning::HardwareProfile;
 use serde_json::json;
 use std::collections::BTreeMap;

@@ -3,13 +3,14 @@
 use crate::arguments::DevicesArguments;
 use crate::bench::{self, Quartiles};
 use crate::progress::{self, Task, Unit};
-use forerun::measure::BandwidthProbe;
-use forerun::{
-    Checkpoint, DeviceGroup, Forward, Isa, ModelProbe, ModelSource, Placement, Topology,
-    Transformer, Weights, typical_placement,
-};
+use forerun::checkpoint::Checkpoint;
 #[cfg(feature = "gpu")]
-use forerun::{GpuModel, GpuPassTimes, GpuRules, ModelTypes};
+use forerun::checkpoint::ModelTypes;
+use forerun::cpu::measure::BandwidthProbe;
+use forerun::cpu::{Forward, Isa, ModelProbe, Transformer, Weights};
+use forerun::gpu::{GpuModel, GpuRules, PassTimes as GpuPassTimes};
+use forerun::placement::{DeviceGroup, Topology, typical_placement};
+use forerun::{ModelSource, Placement};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -342,8 +343,8 @@ fn cores() -> anyhow::Result<ExitCode> {
 
 /// Lists the GPUs, as placements name them.
 #[cfg(feature = "gpu")]
-fn gpus() -> Result<String, forerun::GpuError> {
-    let adapters = forerun::GpuDevice::adapters()?;
+fn gpus() -> Result<String, forerun::gpu::GpuError> {
+    let adapters = forerun::gpu::GpuDevice::adapters()?;
     if adapters.is_empty() {
         return Ok("GPUs                 none (a GPU needs a driver for Vulkan, Direct3D 12, Metal, or CUDA with `--features cuda`)\n".to_owned());
     }
@@ -351,7 +352,7 @@ fn gpus() -> Result<String, forerun::GpuError> {
     for adapter in adapters {
         let gib = adapter.max_buffer_bytes as f64 / (1_u64 << 30) as f64;
         let note = match adapter.kind {
-            forerun::AdapterKind::Software => ", for tests (FORERUN_GPU_SOFTWARE=1)",
+            forerun::gpu::AdapterKind::Software => ", for tests (FORERUN_GPU_SOFTWARE=1)",
             _ if adapter.is_untried() => {
                 ", an interface through which forerun has never run on a GPU"
             }

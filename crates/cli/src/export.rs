@@ -4,7 +4,8 @@ use crate::arguments::ExportArguments;
 use crate::generate::cannot_write;
 use crate::{note, progress, text_file};
 use anyhow::{Context, ensure};
-use forerun::{GgufOptions, ModelSource, export_gguf};
+use forerun::ModelSource;
+use forerun::checkpoint::{GgufOptions, export_gguf};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

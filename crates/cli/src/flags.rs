@@ -74,7 +74,8 @@ fn flag(option: &str, command: &Command) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun::{LoadError, SamplingError};
+    use forerun::checkpoint::LoadError;
+    use forerun::method::SamplingError;
 
     /// Replaces the options of a message as the command with this name does, such as `train lm`.
     fn replace_for(name: &str, message: &str) -> String {

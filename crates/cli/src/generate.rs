@@ -8,10 +8,14 @@ use crate::ranks::Member;
 use crate::shown_drafts::{ShownDrafts, colours};
 use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
+use forerun::checkpoint::{EmbeddedModel, SuggestedSampling};
+use forerun::cpu::Isa;
+use forerun::method::{Decisions, DraftLength};
+use forerun::text::{GrammarKind, Tokenizer};
+use forerun::trace::Trace;
 use forerun::{
-    Answer, AnswerEvent, AnswerStream, Canceller, Decisions, DraftLength, EmbeddedModel, Finish,
-    Forerun, ForerunError, Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request,
-    RequestError, SamplingOptions, SuggestedSampling, TokenId, TokenLogprob, Tokenizer, Trace,
+    Answer, AnswerEvent, AnswerStream, Canceller, Finish, Forerun, ForerunError, Grammar, Lookup,
+    ModelSource, Options, Plan, Request, RequestError, SamplingOptions, TokenId, TokenLogprob,
     Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;

@@ -162,7 +162,7 @@ fn is_closed(error: &std::io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use forerun::TeamError;
+    use forerun::cpu::TeamError;
 
     /// A cause that is part of the message must not be in the chain of causes as well.
     #[test]

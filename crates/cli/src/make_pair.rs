@@ -3,11 +3,13 @@
 use crate::arguments::MakePairArguments;
 use crate::generate::DEMONSTRATION_TARGET;
 use crate::{export, note, progress};
-use forerun::{
-    AcceptanceCalibration, CalibrationStep, Config, GrownPairOptions, ModelSource,
-    ResidualCalibration, SyntheticPairOptions, grow_pair, make_pair,
-};
+use forerun::ModelSource;
+use forerun::checkpoint::Config;
 use forerun_bench::suite;
+use forerun_laboratory::{
+    AcceptanceCalibration, CalibrationStep, GrownPairOptions, ResidualCalibration,
+    SyntheticPairOptions, grow_pair, make_pair,
+};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;

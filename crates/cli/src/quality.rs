@@ -3,7 +3,8 @@
 use crate::arguments::QualityBenchArguments;
 use crate::{bench, progress, text_file};
 use anyhow::{Context, bail};
-use forerun::{CeilingOptions, ModelSource, QualityBench, QualityOptions, TypeQuality};
+use forerun::ModelSource;
+use forerun_laboratory::{CeilingOptions, QualityBench, QualityOptions, TypeQuality};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         window,
     };
     let bench = QualityBench::open(&options, &content)?;
-    let team = Arc::new(forerun::Team::unpinned(threads)?);
+    let team = Arc::new(forerun::cpu::Team::unpinned(threads)?);
     let ceiling = ceiling.map(|places| {
         let options = CeilingOptions { places, continuations: CONTINUATIONS, temperature, seed: 0 };
         bench.ceiling(&team, options, progress::counted("sampling", "texts"))

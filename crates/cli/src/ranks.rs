@@ -61,9 +61,10 @@ mod on_mpi {
     use crate::generate::options;
     use crate::{flags, interrupts, note, progress};
     use anyhow::anyhow;
-    use forerun::{
-        DECODING_RANK, Exchange, Forerun, Loader, Plan, Rank, RankFacts, RankSite, Topology,
-    };
+    use forerun::cpu::Exchange;
+    use forerun::placement::Topology;
+    use forerun::runtime::{DECODING_RANK, Rank, RankFacts, RankSite};
+    use forerun::{Forerun, Loader, Plan};
     use forerun_mpi::{Group, GroupOptions, MpiError};
     use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! Text with colours or marks for what was drafted, as in ParallelSpec's figure 5 (arXiv
 //! 2410.05589).
 
-use forerun::{Answer, AnswerToken, TokenOrigin, Tokenizer};
+use forerun::text::Tokenizer;
+use forerun::{Answer, AnswerToken, TokenOrigin};
 use std::io::IsTerminal;
 
 /// The origin of a piece of text.

@@ -35,6 +35,7 @@ mod target_feedback;
 pub mod testing;
 pub mod trace;
 mod tree;
+mod unknown_value;
 mod verify;
 mod verify_block;
 
@@ -59,6 +60,7 @@ pub use sampling::{Sampling, SamplingError, SamplingOptions, Verification};
 pub use stop_rule::{CONFIDENCE_CLASSES, StopRule, class_of};
 pub use target_feedback::{TargetFeedback, VerifiedDraft};
 pub use tree::{Node, TokenTree, TreeError, node_of_row, row_of};
+pub use unknown_value::UnknownValue;
 pub use verify::{Verdict, verify, verify_chains};
 pub use verify_block::verify_block;
 

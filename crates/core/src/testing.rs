@@ -1,4 +1,7 @@
-//! How much tests test: environment variables choose more than a sample.
+//! What tests need of the environment: how much they test, and the data of real models.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 /// Returns the number in an environment variable, or `default` if the variable is not set.
 ///
@@ -24,4 +27,32 @@ pub fn cases(default: u32) -> u32 {
 #[must_use]
 pub fn is_complete() -> bool {
     std::env::var_os("FORERUN_CASES").is_some()
+}
+
+/// Returns the folder with real checkpoints and prompts, which `FORERUN_DATA` names. By default it
+/// is `shared/data` next to the repository. Without it, tests of real checkpoints are skipped with
+/// a message.
+///
+/// # Panics
+/// In CI without the folder, because skipped tests prove nothing.
+#[must_use]
+pub fn data_folder() -> Option<PathBuf> {
+    let shared_data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let folder = std::env::var_os("FORERUN_DATA").map_or(shared_data, PathBuf::from);
+    if folder.join("models").is_dir() {
+        return Some(folder);
+    }
+    assert!(
+        std::env::var_os("CI").is_none() && std::env::var_os("FORERUN_DATA").is_none(),
+        "no data in {}: set FORERUN_DATA to the folder with models/ and prompts/",
+        folder.display()
+    );
+    report(&format!("SKIPPED: no data in {} (set FORERUN_DATA)", folder.display()));
+    None
+}
+
+/// Prints a line even if the test passes: it bypasses the capture of the test harness.
+pub fn report(line: &str) {
+    // A closed standard error is no reason to fail.
+    drop(writeln!(std::io::stderr(), "{line}"));
 }

@@ -1,9 +1,7 @@
 //! Brings a drafter of one's own, and compares it with plain decoding:
 //! `cargo run --release -p forerun --example own_drafter -- TARGET_DIR`.
-use forerun::{
-    DraftContext, Drafter, DrafterEntry, DrafterKind, Forerun, ModelError, ModelSource, Options,
-    Plan, RandomPair, Request, TokenId,
-};
+use forerun::draft::{DraftContext, Drafter, DrafterEntry, ModelError};
+use forerun::{DrafterKind, Forerun, ModelSource, Options, Plan, RandomPair, Request, TokenId};
 use forerun_core::{Draft, SequenceId, TokenTree};
 use std::collections::HashMap;
 

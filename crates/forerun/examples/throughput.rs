@@ -5,11 +5,11 @@
 //! answer with the gain that a forward pass allows: the rows of `n` sequences cost less than `n`
 //! passes. Without a drafter the method is plain decoding, of which a pass has one row for each
 //! sequence.
-use forerun::{Canceller, default_cores};
-use forerun::{
-    Checkpoint, Forerun, Method, ModelProbe, ModelSource, Options, Plan, Request, Team,
-    Transformer, WeightType, Weights,
-};
+use forerun::Canceller;
+use forerun::checkpoint::Checkpoint;
+use forerun::cpu::{ModelProbe, Team, Transformer, Weights};
+use forerun::placement::default_cores;
+use forerun::{Forerun, Method, ModelSource, Options, Plan, Request, WeightType};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;

@@ -3,13 +3,13 @@
 use crate::answer::{Answer, Commit};
 use crate::engine::Forerun;
 use crate::error::ForerunError;
-use crate::grammar::{GrammarConstraint, GrammarError};
 use crate::plan::Method;
-use crate::text_stream::{StopFilter, TextStream};
 use forerun_core::trace::Trace;
 use forerun_core::{JobError, TokenId, TokenLogprob, Verification};
 use forerun_decode::{AnswerDecoder, DecodeError, Finish, Sequence, next_tokens};
 use forerun_runtime::{Canceller, ClusterHandle};
+use forerun_text::{GrammarConstraint, GrammarError};
+use forerun_text::{StopFilter, TextStream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,9 +1,6 @@
 //! Conversations of several turns.
 
 use crate::answer::Answer;
-use crate::chat_template::{
-    ChatTemplate, ChatTemplateError, EncodeError, Message, PromptEnd, TemplateArguments,
-};
 use crate::engine::{Continuation, Forerun};
 use crate::engine_method::MethodError;
 use crate::error::ForerunError;
@@ -12,6 +9,9 @@ use crate::request::Request;
 use forerun_core::TokenId;
 use forerun_decode::Finish;
 use forerun_runtime::Canceller;
+use forerun_text::{
+    ChatTemplate, ChatTemplateError, EncodeError, Message, PromptEnd, TemplateArguments,
+};
 use std::ops::ControlFlow;
 
 /// A conversation: its messages, and the caches that the workers keep for it until it is dropped.

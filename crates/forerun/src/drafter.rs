@@ -434,7 +434,6 @@ impl LoadedDrafter {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::open_model::open_model;
     use crate::plan::Options;
     use forerun_formats::checkpoint::random::{example_config, write_random_pair};
     use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
@@ -463,7 +462,7 @@ mod tests {
             ..Options::default()
         });
         let (plan, mut loader) = (plan.unwrap(), Loader::new());
-        let target = open_model(plan.model(), &mut loader).unwrap();
+        let target = loader.open(plan.model()).unwrap();
         let mut drafters = OpenDrafter::all(&plan, &target, &mut loader).unwrap();
         let memory = |drafters: &[OpenDrafter<'_>], gpu| {
             OpenDrafter::memory_on_gpu(drafters, gpu, &plan, &target).unwrap()

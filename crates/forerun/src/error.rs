@@ -1,18 +1,18 @@
 //! The errors of opening an engine and of generating an answer.
 
-use crate::grammar::GrammarError;
 use crate::model_source::ModelSource;
 use crate::plan::PlanError;
 use crate::ranks::RankError;
 use crate::registry::DrafterKind;
 use crate::request::RequestError;
-use crate::tokenizer::TokenizerError;
 use forerun_core::TokenId;
 use forerun_cpu::IsaError;
 use forerun_decode::DecodeError;
 use forerun_formats::{LoadError, SpeculatorKind};
 use forerun_lm::LayerGroupsError;
 use forerun_runtime::StartError;
+use forerun_text::GrammarError;
+use forerun_text::TokenizerError;
 use std::path::PathBuf;
 
 /// Why an engine could not be opened, or an answer not be generated.
@@ -99,14 +99,10 @@ pub enum ForerunError {
     /// A model that is part of the program, where one on disk is needed.
     #[error("{0} is part of this program and has no path: give the path of a model")]
     Embedded(&'static str),
-    /// A hub model in a build without the feature `hub`.
-    #[cfg(not(feature = "hub"))]
-    #[error("{0} is a model of the Hugging Face hub, but this build has no feature `hub`")]
-    NoHub(String),
     /// A hub model cannot be fetched.
     #[cfg(feature = "hub")]
     #[error(transparent)]
-    Hub(Box<crate::hub::HubError>),
+    Hub(Box<forerun_hub::HubError>),
     /// A file in the hub's cache is malformed.
     #[cfg(feature = "hub")]
     #[error(
@@ -287,12 +283,12 @@ pub enum ForerunError {
 }
 
 #[cfg(feature = "hub")]
-impl From<crate::hub::FetchError> for ForerunError {
-    fn from(error: crate::hub::FetchError) -> Self {
+impl From<forerun_hub::FetchError> for ForerunError {
+    fn from(error: forerun_hub::FetchError) -> Self {
         match error {
-            crate::hub::FetchError::Hub(error) => Self::Hub(Box::new(error)),
-            crate::hub::FetchError::Index(error) => Self::Load(error),
-            crate::hub::FetchError::Cancelled => Self::Cancelled,
+            forerun_hub::FetchError::Hub(error) => Self::Hub(Box::new(error)),
+            forerun_hub::FetchError::Index(error) => Self::Load(error),
+            forerun_hub::FetchError::Cancelled => Self::Cancelled,
         }
     }
 }

@@ -20,15 +20,17 @@
 //! `layer_parallel_size` for [`LayerStrategy::Parallel`], and `layer_groups` for
 //! [`LayerStrategy::Groups`].
 //!
+//! # Names
+//! This page has what [`Options`], [`Request`], [`Answer`] and [`Chat`] need. The modules have the
+//! rest by subject, such as [`draft`] for drafters of your own.
+//!
 //! # Layers
-//! This crate turns text into tokens and tokens into text. It may use every crate of the engine, and
-//! none of them depends on it.
+//! This crate opens engines and answers requests. It may use every crate of the engine, and none of
+//! them depends on it. `forerun-text` turns text into tokens, `forerun-hub` downloads models.
 
 mod answer;
 mod answer_stream;
 mod chat;
-mod chat_output;
-mod chat_template;
 mod decoding;
 mod demonstration;
 mod drafter;
@@ -42,116 +44,114 @@ mod error;
 mod gguf;
 #[cfg(feature = "gpu")]
 mod gpus;
-mod grammar;
-#[cfg(feature = "hub")]
-mod hub;
-mod integers;
-mod layer_analysis;
 mod loader;
 mod memory;
-mod model_id;
 mod model_source;
 mod model_summary;
 mod open_model;
 mod placed_weights;
 mod plan;
 mod progress;
-mod quality;
 mod ranks;
 mod registry;
-mod repetition;
 mod request;
 mod scoring;
-mod synthetic_pair;
-mod text_stream;
-mod text_windows;
-mod tokenizer;
 mod translation;
-mod unknown_value;
 mod workers;
 
-pub use answer::{Answer, Commit, tokens_per_second};
+pub use answer::{Answer, Commit};
 pub use answer_stream::{AnswerEvent, AnswerStream, AnswerToken, TokenOrigin};
 pub use chat::{Chat, ChatError, Reply};
-pub use chat_output::{ChatParser, ChatPart, ChatSyntax, Tool, UnknownSyntax, with_tools_as_text};
-pub use chat_template::{
-    ChatTemplate, ChatTemplateError, EncodeError, Message, PromptEnd, TemplateArguments,
-};
-pub use decoding::AnswerDecoders;
 pub use demonstration::RandomPair;
-pub use easyspec::{EasySpec, LayerStrategy};
+pub use easyspec::LayerStrategy;
 pub use engine::{Canceller, Forerun};
 pub use engine_method::MethodError;
 pub use error::ForerunError;
-#[cfg(feature = "gpu")]
-pub use forerun_gpu::{
-    AdapterKind, CudaLaunches, GpuAdapter, GpuDevice, GpuError, GpuFailure, GpuLoadError, GpuModel,
-    GpuRules, KernelTime, PassCost as GpuPassCost, PassTimes as GpuPassTimes, Probe as GpuProbe,
-};
-pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
-pub use grammar::{Grammar, GrammarError, GrammarKind};
-#[cfg(feature = "hub")]
-pub use hub::{
-    HubAccess, HubAnswer, HubCache, HubError, HubFile, HubModel, HubRevision, TokenPlace,
-};
-pub use integers::{large_integer, too_large as integer_too_large};
-pub use layer_analysis::{
-    LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, PassCost, PassCosts,
-    SearchStep, barrier_us,
-};
-pub use loader::Loader;
-pub use model_id::ModelId;
-pub use model_source::ModelSource;
-pub use model_summary::{ModelFormat, ModelSummary};
-pub use plan::{
-    AdditionalDrafter, DraftTokens, Lookup, Method, Options, Plan, PlanError, Tree,
-    WorkerDescription, WorkerDevice, WorkerModel, typical_placement,
-};
-pub use progress::{Progress, Step};
-pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport, TypeQuality};
-pub use ranks::{DECODING_RANK, Rank, RankError, RankFacts, RankSite};
-pub use registry::{DrafterEntry, DrafterKind};
-pub use repetition::repeats_itself;
-pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
-pub use synthetic_pair::{
-    AcceptanceCalibration, CalibrationStep, GrownPair, GrownPairOptions, ResidualCalibration,
-    SyntheticPair, SyntheticPairError, SyntheticPairOptions, grow_pair, make_pair,
-    synthetic_pair_label,
-};
-pub use text_stream::TextStream;
-pub use tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
-pub use unknown_value::UnknownValue;
-
-pub use forerun_cache::{PAGE_ROWS, PageEvent};
-pub use forerun_core::Need;
-pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
-pub use forerun_core::{
-    Constraint, Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
-};
-pub use forerun_cpu::ceiling::CeilingOptions;
-pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
-pub use forerun_cpu::measure;
-pub use forerun_cpu::quality::Quality;
-pub use forerun_cpu::{
-    Exchange, GroupParallelism, Isa, IsaError, Team, TeamError, Transformer, Weights,
-};
-pub use forerun_decode::{
-    AnswerDecoder, Decisions, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
-};
+pub use forerun_core::{SamplingOptions, TokenId, TokenLogprob, UnknownValue, Verification};
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
-pub use forerun_draft::{
-    CalibrationPolicy, DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
-};
-pub use forerun_formats::checkpoint::Dtype;
-pub use forerun_formats::{
-    BlockType, CacheType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, ModelTypes,
-    RopeScaling, SpeculatorKind, SuggestedSampling, UnknownCacheType, UnknownWeightType,
-    WeightType, WeightTypes,
-};
-pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
-pub use forerun_model::{Forward, ModelProbe};
-pub use forerun_runtime::{
-    ClusterHandle, CpuQuota, DeviceGroup, Placement, PlacementError, RemoteProcess, RemoteWorkers,
-    Runtime, ThreadCluster, ThreadLimit, Topology, Workers, available_cores, available_memory,
-    default_cores,
-};
+pub use forerun_draft::CalibrationPolicy;
+pub use forerun_formats::{CacheType, WeightType, WeightTypes};
+#[cfg(feature = "hub")]
+pub use forerun_hub as hub;
+pub use forerun_runtime::Placement;
+pub use forerun_text as text;
+pub use forerun_text::{ChatTemplate, Grammar, Message};
+pub use loader::Loader;
+pub use model_source::ModelSource;
+pub use plan::{AdditionalDrafter, DraftTokens, Lookup, Method, Options, Plan, PlanError, Tree};
+pub use progress::{Progress, Step};
+pub use registry::DrafterKind;
+pub use request::{Request, RequestError, VerificationChoice};
+
+/// Models on disk: their configurations, types and tensors, and their export.
+pub mod checkpoint {
+    pub use crate::gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
+    pub use crate::model_summary::{ModelFormat, ModelSummary};
+    pub use crate::open_model::OpenModel;
+    pub use forerun_formats::checkpoint::Dtype;
+    pub use forerun_formats::{
+        BlockType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, ModelTypes,
+        RopeScaling, SpeculatorKind, SuggestedSampling, UnknownCacheType, UnknownWeightType,
+    };
+}
+
+/// CPUs as devices: teams of threads, packed weights, and measurements of both.
+pub mod cpu {
+    pub use forerun_cpu::{
+        Exchange, GroupParallelism, Isa, IsaError, Team, TeamError, Transformer, Weights, measure,
+    };
+    pub use forerun_model::{Forward, ModelProbe};
+}
+
+/// Drafters of your own, and what describes drafters.
+pub mod draft {
+    pub use crate::easyspec::EasySpec;
+    pub use crate::registry::DrafterEntry;
+    pub use forerun_draft::{
+        DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
+    };
+    pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
+}
+
+/// GPUs as devices.
+#[cfg(feature = "gpu")]
+pub mod gpu {
+    pub use forerun_gpu::{
+        AdapterKind, CudaLaunches, GpuAdapter, GpuDevice, GpuError, GpuFailure, GpuLoadError,
+        GpuModel, GpuRules, KernelTime, PassCost, PassTimes, Probe,
+    };
+}
+
+/// Methods of your own: decoders, and what they and their jobs are told.
+pub mod method {
+    pub use crate::decoding::AnswerDecoders;
+    pub use forerun_core::{Constraint, Need, Sampling, SamplingError};
+    pub use forerun_decode::{
+        AnswerDecoder, Decisions, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
+    };
+}
+
+/// The processors of this machine, and which of them run what.
+pub mod placement {
+    pub use crate::plan::typical_placement;
+    pub use forerun_runtime::{
+        CpuQuota, DeviceGroup, PlacementError, ThreadLimit, Topology, available_cores,
+        available_memory, default_cores,
+    };
+}
+
+/// Workers, in this process and in others, and the cache pages that they publish.
+pub mod runtime {
+    pub use crate::plan::{WorkerDescription, WorkerDevice, WorkerModel};
+    pub use crate::ranks::{DECODING_RANK, Rank, RankError, RankFacts, RankSite};
+    pub use forerun_cache::{PAGE_ROWS, PageEvent};
+    pub use forerun_runtime::{
+        ClusterHandle, RemoteProcess, RemoteWorkers, Runtime, ThreadCluster, Workers,
+    };
+}
+
+/// What the devices did, and when.
+pub mod trace {
+    pub use crate::answer::tokens_per_second;
+    pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
+}

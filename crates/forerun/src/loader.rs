@@ -5,12 +5,15 @@ use crate::drafter_parts::DrafterParts;
 use crate::error::ForerunError;
 use crate::memory::{self, CorePart};
 use crate::model_source::ModelSource;
+use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
 use crate::progress::{Progress, Step};
 use forerun_cpu::Weights;
 use forerun_formats::{Checkpoint, MatrixTypes, ModelTypes};
 #[cfg(feature = "gpu")]
 use forerun_gpu::{GpuDevice, GpuLoadError, GpuWeights, LayerCount, LayerOptions};
+#[cfg(feature = "hub")]
+use forerun_hub::{FetchError, FetchEvent, Hub};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -170,12 +173,30 @@ impl<'a> Loader<'a> {
             ModelSource::Embedded(model) => Err(ForerunError::Embedded(model.name)),
             #[cfg(feature = "hub")]
             ModelSource::Hub(id) => {
-                let hub = crate::hub::Hub::from_environment(self.offline);
-                let hub = hub.map_err(crate::hub::FetchError::from)?;
-                Ok(hub.fetch(id, &mut *self.on_progress)?)
+                let hub = Hub::from_environment(self.offline).map_err(FetchError::from)?;
+                let model = &id.to_string();
+                Ok(hub.fetch(id, &mut |event| {
+                    (self.on_progress)(match event {
+                        FetchEvent::Cached => {
+                            Progress { step: Step::Cached { model }, done: 1, total: 1 }
+                        }
+                        FetchEvent::Download { file, done, total } => {
+                            Progress { step: Step::Download { model, file }, done, total }
+                        }
+                    })
+                })?)
             }
-            #[cfg(not(feature = "hub"))]
-            ModelSource::Hub(id) => Err(ForerunError::NoHub(id.to_string())),
+        }
+    }
+
+    /// Opens the checkpoint of a model, which is located first, and its tokenizer.
+    ///
+    /// # Errors
+    /// As [`Self::locate`], or if a file is malformed or missing.
+    pub fn open(&mut self, model: &ModelSource) -> Result<OpenModel, ForerunError> {
+        match model {
+            ModelSource::Embedded(model) => open_embedded(model),
+            model => open_located(&self.locate(model)?, model),
         }
     }
 
@@ -189,9 +210,13 @@ impl<'a> Loader<'a> {
         self.shared.is_some()
     }
 
-    /// Returns a model's weights, in the given types or the checkpoint's own. `model` is its
-    /// name in progress reports.
-    pub(crate) fn load(
+    /// Returns a model's weights for cores, in the given types or the checkpoint's own. `model` is
+    /// its name in progress reports.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read, the weights do not fit into memory, or the progress callback
+    /// stops the loading.
+    pub fn load(
         &mut self,
         model: &ModelSource,
         checkpoint: &Checkpoint,

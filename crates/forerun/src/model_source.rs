@@ -1,7 +1,8 @@
 //! Where a model comes from.
 
-use crate::model_id::ModelId;
 use forerun_formats::EmbeddedModel;
+#[cfg(feature = "hub")]
+use forerun_hub::ModelId;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,7 @@ pub enum ModelSource {
     /// A Hugging Face directory, a GGUF file, or a llama2.c file.
     Path(PathBuf),
     /// A model of the hub.
+    #[cfg(feature = "hub")]
     Hub(ModelId),
     /// A model that is part of the program.
     Embedded(EmbeddedModel),
@@ -36,7 +38,7 @@ impl ModelSource {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Path(path) => Some(path),
-            Self::Hub(_) | Self::Embedded(_) => None,
+            _ => None,
         }
     }
 
@@ -48,6 +50,7 @@ impl ModelSource {
             Self::Path(path) => {
                 path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
             }
+            #[cfg(feature = "hub")]
             Self::Hub(id) => {
                 let id = id.to_string();
                 id.split_once('/').map_or("", |(_, name)| name).to_owned()
@@ -68,6 +71,7 @@ impl fmt::Display for ModelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => write!(f, "{}", path.display()),
+            #[cfg(feature = "hub")]
             Self::Hub(id) => write!(f, "{id}"),
             Self::Embedded(model) => f.write_str(model.name),
         }
@@ -76,11 +80,13 @@ impl fmt::Display for ModelSource {
 
 impl From<PathBuf> for ModelSource {
     fn from(path: PathBuf) -> Self {
-        let id = path.to_str().filter(|_| cfg!(feature = "hub")).and_then(ModelId::parse);
-        match id {
-            Some(id) if !path.exists() => Self::Hub(id),
-            _ => Self::Path(path),
+        #[cfg(feature = "hub")]
+        if let Some(id) = path.to_str().and_then(ModelId::parse)
+            && !path.exists()
+        {
+            return Self::Hub(id);
         }
+        Self::Path(path)
     }
 }
 
@@ -102,6 +108,7 @@ impl From<String> for ModelSource {
     }
 }
 
+#[cfg(feature = "hub")]
 impl From<ModelId> for ModelSource {
     fn from(id: ModelId) -> Self {
         Self::Hub(id)

@@ -1,12 +1,11 @@
 //! What a checkpoint contains, and whether it can run, without loading its weights.
 
-use crate::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::memory::{self, CorePart};
 use crate::model_source::ModelSource;
-use crate::open_model::open_model;
 use forerun_formats::{Config, MatrixTypes, ModelTypes, WeightTypes};
+use forerun_text::{ChatTemplate, ChatTemplateError};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +64,7 @@ impl ModelSummary {
         types: Option<WeightTypes>,
         loader: &mut Loader<'_>,
     ) -> Result<Self, ForerunError> {
-        let checkpoint = open_model(model, loader)?.checkpoint;
+        let checkpoint = loader.open(model)?.checkpoint;
         let architecture = checkpoint.architecture();
         let matrices = MatrixTypes::of_model(types, architecture, &checkpoint)?;
         let size = |tensor| architecture.shape(tensor).iter().product::<usize>() as u64;

@@ -1,28 +1,18 @@
-//! Opens checkpoints together with their tokenizers.
+//! Opened checkpoints, together with their tokenizers.
 
 use crate::error::ForerunError;
-use crate::loader::Loader;
 use crate::model_source::ModelSource;
-use crate::tokenizer::Tokenizer;
 use forerun_formats::{Checkpoint, EmbeddedModel};
+use forerun_text::Tokenizer;
 use std::path::Path;
 use std::sync::Arc;
 
 /// An open checkpoint and its tokenizer.
-pub(crate) struct OpenModel {
-    pub(crate) checkpoint: Checkpoint,
-    pub(crate) tokenizer: Arc<Tokenizer>,
-}
-
-/// Locates `model` and opens it.
-pub(crate) fn open_model(
-    model: &ModelSource,
-    loader: &mut Loader<'_>,
-) -> Result<OpenModel, ForerunError> {
-    match model {
-        ModelSource::Embedded(model) => open_embedded(model),
-        model => open_located(&loader.locate(model)?, model),
-    }
+pub struct OpenModel {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
 }
 
 /// Opens a model that is part of the program.
@@ -40,8 +30,8 @@ pub(crate) fn open_located(path: &Path, model: &ModelSource) -> Result<OpenModel
     let opened = open_files(path);
     #[cfg(feature = "hub")]
     let opened = opened.map_err(|error| match model {
-        ModelSource::Path(_) | ModelSource::Embedded(_) => error,
         ModelSource::Hub(_) => in_cache(error),
+        ModelSource::Path(_) | ModelSource::Embedded(_) => error,
     });
     opened
 }
@@ -49,8 +39,8 @@ pub(crate) fn open_located(path: &Path, model: &ModelSource) -> Result<OpenModel
 /// Adds advice to an error about a malformed file in the hub's cache.
 #[cfg(feature = "hub")]
 fn in_cache(cause: ForerunError) -> ForerunError {
-    use crate::tokenizer::TokenizerError;
     use forerun_formats::LoadError;
+    use forerun_text::TokenizerError;
 
     let file = match &cause {
         ForerunError::Load(LoadError::Json { file, .. })

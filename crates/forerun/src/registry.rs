@@ -1,8 +1,8 @@
 //! The registry of drafters: what each of them needs, and how it is built.
 
 use crate::drafter_builders::{self as build, BuildModel};
-use crate::unknown_value::UnknownValue;
 use forerun_core::Need;
+use forerun_core::UnknownValue;
 use forerun_draft::{
     Drafter, DrafterTraits, LOOKAHEAD_TRAITS, LookaheadDrafter, OUROBOROS_TRAITS, PromptLookup,
     SuffixDrafter,
@@ -148,7 +148,8 @@ static DRAFTERS: &[DrafterEntry] = &[
 /// what its traits need:
 ///
 /// ```
-/// use forerun::{DraftContext, Drafter, DrafterEntry, DrafterKind, Forerun, ModelError, Options, Plan};
+/// use forerun::{DrafterKind, Forerun, Options, Plan};
+/// use forerun::draft::{DraftContext, Drafter, DrafterEntry, ModelError};
 /// use forerun::{RandomPair, Request};
 /// use forerun_core::{Draft, Proposal, SequenceId, TokenTree};
 ///

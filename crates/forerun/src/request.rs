@@ -7,9 +7,9 @@ use forerun_formats::SuggestedSampling;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 
-use crate::grammar::Grammar;
 use crate::plan::{Method, Tree};
-use crate::unknown_value::UnknownValue;
+use forerun_core::UnknownValue;
+use forerun_text::Grammar;
 
 /// The choice of how drafts are verified above temperature 0.
 ///
@@ -78,7 +78,7 @@ pub struct Request {
     /// Tokens that end the answer have no text.
     pub special_tokens: bool,
     /// Reports the log-probability of every token, and those of this many most probable tokens at
-    /// its position: 0 to [`MAX_LOGPROBS`]. `Some(0)` reports the token alone.
+    /// its position: 0 to [`Request::MAX_LOGPROBS`]. `Some(0)` reports the token alone.
     ///
     /// These are the target's own log-probabilities, before any of the sampling options. They do
     /// not depend on the drafter.
@@ -97,9 +97,6 @@ pub struct Request {
     /// answer's last token.
     pub grammar: Option<Grammar>,
 }
-
-/// The largest value of [`Request::logprobs`], the same as in OpenAI's API.
-pub const MAX_LOGPROBS: usize = 20;
 
 impl Default for Request {
     fn default() -> Self {
@@ -130,8 +127,11 @@ pub enum RequestError {
     /// The maximum number of tokens is 0.
     #[error("`max_tokens` is 0, but it must be at least one")]
     NoTokens,
-    /// More log-probabilities are requested than [`MAX_LOGPROBS`].
-    #[error("`logprobs` is {0}, but it must be from 0 (the token alone) to {MAX_LOGPROBS}")]
+    /// More log-probabilities are requested than [`Request::MAX_LOGPROBS`].
+    #[error(
+        "`logprobs` is {0}, but it must be from 0 (the token alone) to {most}",
+        most = Request::MAX_LOGPROBS
+    )]
     Logprobs(usize),
     /// Block verification is not possible with this method.
     #[error(
@@ -165,8 +165,11 @@ pub enum RequestError {
 }
 
 impl Request {
+    /// The largest value of [`Request::logprobs`], the same as in OpenAI's API.
+    pub const MAX_LOGPROBS: usize = 20;
+
     /// Returns this request with the sampling options that a checkpoint suggests
-    /// ([`Config::suggested_sampling`](crate::Config::suggested_sampling)).
+    /// ([`Config::suggested_sampling`](crate::checkpoint::Config::suggested_sampling)).
     ///
     /// Suggestions are never applied by themselves. Other options keep their values.
     #[must_use]
@@ -249,7 +252,7 @@ impl Request {
             return Err(RequestError::NoTokens);
         }
         let most = self.logprobs.max(self.prompt_logprobs);
-        if let Some(count) = most.filter(|&count| count > MAX_LOGPROBS) {
+        if let Some(count) = most.filter(|&count| count > Self::MAX_LOGPROBS) {
             return Err(RequestError::Logprobs(count));
         }
         let sampling = Sampling {

@@ -2,7 +2,7 @@
 
 use crate::engine::Forerun;
 use crate::error::ForerunError;
-use crate::request::{MAX_LOGPROBS, RequestError};
+use crate::request::{Request, RequestError};
 use forerun_core::{
     Job, JobOutput, Role, Sampling, SamplingOptions, ScoreJob, SequenceId, TokenId, TokenLogprob,
     TokenTree, node_of_row,
@@ -37,7 +37,7 @@ impl Forerun {
     ///
     /// # Errors
     /// If the prompt is empty, prompt and continuation are longer than the context and one token,
-    /// `top` is above [`MAX_LOGPROBS`], a token before the last is not in the vocabulary, or a job
+    /// `top` is above [`Request::MAX_LOGPROBS`], a token before the last is not in the vocabulary, or a job
     /// fails or is cancelled.
     pub fn score(
         &self,
@@ -49,7 +49,7 @@ impl Forerun {
         if prompt.is_empty() {
             return Err(ForerunError::EmptyPrompt);
         }
-        if top > MAX_LOGPROBS {
+        if top > Request::MAX_LOGPROBS {
             return Err(RequestError::Logprobs(top).into());
         }
         let tokens = [prompt, continuation].concat();

@@ -1,9 +1,9 @@
 //! Translation between the tokens of a target and of a drafter with another vocabulary, by their
 //! text.
 
-use crate::tokenizer::Tokenizer;
 use forerun_core::TokenId;
 use forerun_draft::VocabTranslator;
+use forerun_text::Tokenizer;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -180,7 +180,6 @@ fn cut_before(text: &str, end: usize) -> usize {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use tokenizers::models::bpe::BPE;
 
     /// Builds a byte-pair tokenizer that merges the prefixes of the given words, shortest first.
     fn tokenizer(words: &[&str]) -> Arc<Tokenizer> {
@@ -197,11 +196,13 @@ mod tests {
                 merges.push((word[..end - 1].to_owned(), word[end - 1..end].to_owned()));
             }
         }
-        let vocabulary = vocabulary.into_iter().collect::<tokenizers::models::bpe::Vocab>();
-        let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).build().unwrap();
-        let mut tokenizer = tokenizers::Tokenizer::new(bpe);
-        tokenizer.with_decoder(Some(tokenizers::decoders::fuse::Fuse::new()));
-        Arc::new(Tokenizer::of(tokenizer).unwrap())
+        let json = serde_json::json!({
+            "decoder": {"type": "Fuse"},
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": merges},
+        });
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+        Arc::new(Tokenizer::from_checkpoint(folder.path()).unwrap())
     }
 
     fn text(count: usize) -> String {

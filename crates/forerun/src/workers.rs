@@ -2,7 +2,6 @@
 
 use crate::drafter::LoadedDrafter;
 use crate::drafter_parts::DrafterDevice;
-use crate::grammar::GrammarCompiler;
 use crate::placed_weights::PlacedWeights;
 use crate::plan::{Method, Plan, WorkerDescription, WorkerDevice};
 use crate::ranks::{RankPart, lead};
@@ -20,6 +19,7 @@ use forerun_model::{CachedTransformer, Forward};
 use forerun_runtime::{
     BuildEngine, DeviceGroup, Engine, Placement, SharedDevice, StartError, TeamSpec, WorkerSpec,
 };
+use forerun_text::GrammarCompiler;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -4,9 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::Pair;
-use forerun::{
-    DraftTokens, DrafterKind, Forerun, Method, Options, Plan, Request, WeightType, available_cores,
-};
+use forerun::placement::available_cores;
+use forerun::{DraftTokens, DrafterKind, Forerun, Method, Options, Plan, Request, WeightType};
 use forerun_formats::checkpoint::random::scale_tensor;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use std::path::Path;

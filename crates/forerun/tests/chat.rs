@@ -3,10 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun::placement::available_cores;
+use forerun::trace::SpanKind;
 use forerun::{
     Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Finish, Forerun, Lookup,
-    Message, Method, MethodError, Options, Plan, RandomPair, Reply, Request, SpanKind, TokenId,
-    available_cores,
+    Message, Method, MethodError, Options, Plan, RandomPair, Reply, Request, TokenId,
 };
 use forerun_core::Need;
 use std::cell::Cell;
@@ -301,7 +302,7 @@ fn control_tokens_within_a_message_are_text() {
         None => json["added_tokens"] = serde_json::json!([control]),
     }
     std::fs::write(&file, json.to_string()).unwrap();
-    let tokenizer = forerun::Tokenizer::from_checkpoint(pair.target()).unwrap();
+    let tokenizer = forerun::text::Tokenizer::from_checkpoint(pair.target()).unwrap();
     let end = tokenizer.encode("<|end|>").unwrap().last().copied().unwrap();
     let template = pair.target().join("t.jinja");
     std::fs::write(&template, "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}").unwrap();

@@ -13,7 +13,8 @@ use crate::draft_goldens::blocks::{
 use crate::draft_goldens::{
     self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best,
 };
-use forerun::{Checkpoint, LoadError, TokenId};
+use forerun::TokenId;
+use forerun::checkpoint::{Checkpoint, LoadError};
 use forerun_core::Features;
 use forerun_formats::{DraftBlock, Speculator, SpeculatorArchitecture};
 use forerun_lm::LanguageModel;

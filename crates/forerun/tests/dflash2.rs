@@ -13,7 +13,9 @@ use crate::draft_goldens::{
     self, Golden, Opened, SEQUENCE, assert_drafts_with, goldens, on_cpu, on_reference,
     reference_models,
 };
-use forerun::{Checkpoint, DrafterKind, LoadError, Team, TokenId};
+use forerun::checkpoint::{Checkpoint, LoadError};
+use forerun::cpu::Team;
+use forerun::{DrafterKind, TokenId};
 use forerun_core::{DraftShape, Features, Sampling, TargetFeedback};
 use forerun_cpu::{BlockHeadWeights, CpuBlockHeads, Isa, SpeculatorWeights, Weights};
 use forerun_draft::{DraftContext, Drafter, Masks, ParallelEagleDrafter};

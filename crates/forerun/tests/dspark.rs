@@ -10,7 +10,9 @@ use crate::draft_goldens::{
     self, Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference,
     reference_models,
 };
-use forerun::{Checkpoint, DrafterKind, LoadError, Team, TokenId};
+use forerun::checkpoint::{Checkpoint, LoadError};
+use forerun::cpu::Team;
+use forerun::{DrafterKind, TokenId};
 use forerun_core::{DraftShape, Features, Sampling, TargetFeedback, TokenTree};
 use forerun_cpu::{BlockHeadWeights, CpuBlockHeads, Isa};
 use forerun_draft::{DraftContext, Drafter, Masks, ParallelEagleDrafter};

@@ -8,7 +8,7 @@
 use crate::draft_goldens::{
     self, Opened, assert_drafts_on_cpu, assert_drafts_on_reference, draft_one_by_one,
 };
-use forerun::Checkpoint;
+use forerun::checkpoint::Checkpoint;
 use forerun_formats::Speculator;
 use forerun_model::EagleModel;
 use std::path::PathBuf;

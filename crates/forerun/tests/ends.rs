@@ -4,9 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::Pair;
+use forerun::trace::SpanKind;
 use forerun::{
     Canceller, DraftTokens, DrafterKind, Finish, Forerun, Method, Options, Plan, Request,
-    SamplingOptions, SpanKind, TokenId, Tree, Verification, VerificationChoice,
+    SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

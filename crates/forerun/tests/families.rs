@@ -9,10 +9,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common;
-use forerun::{
-    BlockType, Canceller, Checkpoint, Config, Finish, Forerun, Options, Plan, Request, RopeScaling,
-    Team, TokenId, WeightType, Weights,
-};
+use forerun::checkpoint::{BlockType, Checkpoint, Config, RopeScaling};
+use forerun::cpu::{Team, Weights};
+use forerun::{Canceller, Finish, Forerun, Options, Plan, Request, TokenId, WeightType};
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::{Isa, Transformer};
 use forerun_formats::checkpoint::gguf::write_gguf;

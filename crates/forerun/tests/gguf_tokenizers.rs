@@ -4,10 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common;
-use forerun::{
-    ChatTemplate, Checkpoint, Config, Loader, Message, ModelSource, TextStream, TokenId, Tokenizer,
-    WeightType, export_gguf,
-};
+use forerun::checkpoint::{Checkpoint, Config, export_gguf};
+use forerun::text::{TextStream, Tokenizer};
+use forerun::{ChatTemplate, Loader, Message, ModelSource, TokenId, WeightType};
 use forerun_formats::checkpoint::gguf::{GgufValue, write_gguf};
 use forerun_formats::checkpoint::random::{
     BOS, RandomDtype, example_config, write_random_checkpoint,

@@ -4,9 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common;
-use forerun::{
-    Canceller, Checkpoint, Forerun, Options, Plan, Request, TextStream, TokenId, Tokenizer,
-};
+use forerun::checkpoint::Checkpoint;
+use forerun::text::{TextStream, Tokenizer};
+use forerun::{Canceller, Forerun, Options, Plan, Request, TokenId};
 use forerun_reference::ReferenceModel;
 use serde_json::Value;
 use std::ops::ControlFlow;

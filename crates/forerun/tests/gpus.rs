@@ -9,9 +9,10 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::Pair;
+use forerun::gpu::GpuDevice;
 use forerun::{
-    Answer, DraftTokens, DrafterKind, Forerun, ForerunError, GpuDevice, LayerStrategy, Loader,
-    Method, Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
+    Answer, DraftTokens, DrafterKind, Forerun, ForerunError, LayerStrategy, Loader, Method,
+    Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
 };
 use forerun_core::testing::is_complete;
 use forerun_formats::checkpoint::random::{example_config, example_families, write_random_pair};

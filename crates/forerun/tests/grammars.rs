@@ -3,9 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun::text::{GrammarError, GrammarKind};
 use forerun::{
-    AnswerEvent, Finish, Forerun, ForerunError, Grammar, GrammarError, GrammarKind, Method,
-    Options, Plan, RandomPair, Request, SamplingOptions, VerificationChoice,
+    AnswerEvent, Finish, Forerun, ForerunError, Grammar, Method, Options, Plan, RandomPair,
+    Request, SamplingOptions, VerificationChoice,
 };
 use forerun_core::testing::env_number;
 use serde_json::{Map, Value, json};

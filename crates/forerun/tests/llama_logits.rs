@@ -11,10 +11,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::report;
-use forerun::{
-    BlockType, Checkpoint, Config, Family, Loader, Mix, ModelSource, RopeScaling, Team, TokenId,
-    WeightType, WeightTypes, Weights, export_gguf,
-};
+use forerun::checkpoint::{BlockType, Checkpoint, Config, Family, Mix, RopeScaling, export_gguf};
+use forerun::cpu::{Team, Weights};
+use forerun::{Loader, ModelSource, TokenId, WeightType, WeightTypes};
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::Transformer;
 use forerun_formats::QkNorms;

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 #[test]
 fn loading_is_reported_layer_by_layer_for_each_model() {
     let pair = RandomPair::make().unwrap();
-    let core = forerun::available_cores()[0];
+    let core = forerun::placement::available_cores()[0];
     let options = Options {
         model: pair.target().into(),
         draft_model: Some(pair.drafter().into()),
@@ -54,7 +54,7 @@ fn the_progress_callback_can_cancel() {
 #[test]
 fn engines_of_one_loader_share_weights_on_request() {
     let pair = RandomPair::make().unwrap();
-    let core = forerun::available_cores()[0];
+    let core = forerun::placement::available_cores()[0];
     let options = Options {
         model: pair.target().into(),
         draft_model: Some(pair.drafter().into()),

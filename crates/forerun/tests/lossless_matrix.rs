@@ -12,13 +12,16 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{self, Pair};
+use forerun::checkpoint::{Checkpoint, Config, Family};
+use forerun::cpu::Isa;
+use forerun::draft::{DraftContext, Drafter, DrafterEntry, DrafterTraits, EasySpec, ModelError};
+use forerun::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry, Need};
+use forerun::placement::available_cores;
+use forerun::text::GrammarKind;
 use forerun::{
-    AdditionalDrafter, Answer, AnswerDecoder, CacheType, CalibrationPolicy, Canceller, Checkpoint,
-    Config, DecoderOptions, DraftContext, DraftTokens, Drafter, DrafterEntry, DrafterKind,
-    DrafterTraits, Drafting, EasySpec, Family, Finish, Forerun, Grammar, GrammarKind, Isa,
-    LayerStrategy, Lookup, Method, MethodEntry, ModelError, Need, Options, PearlOptions, Plan,
-    Request, SamplingOptions, Statistics, TokenId, TokenLogprob, Tree, Verification,
-    VerificationChoice, available_cores,
+    AdditionalDrafter, Answer, CacheType, CalibrationPolicy, Canceller, DraftTokens, DrafterKind,
+    Finish, Forerun, Grammar, LayerStrategy, Lookup, Method, Options, PearlOptions, Plan, Request,
+    SamplingOptions, Statistics, TokenId, TokenLogprob, Tree, Verification, VerificationChoice,
 };
 use forerun_core::testing::env_number;
 use forerun_core::{

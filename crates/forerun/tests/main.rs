@@ -25,7 +25,7 @@ mod mixes;
 mod mtp;
 mod pard2;
 mod peagle;
-mod quality;
+mod public_names;
 mod quantized;
 mod remote_workers;
 mod scoring;

@@ -3,15 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{
-    BlockType, Checkpoint, Config, GgufOptions, Isa, Loader, Mix, ModelSource, QualityBench,
-    QualityOptions, Team, WeightType, WeightTypes, Weights, export_gguf,
-};
+use forerun::checkpoint::{BlockType, Checkpoint, Config, GgufOptions, Mix, export_gguf};
+use forerun::cpu::{Isa, Weights};
+use forerun::{Loader, ModelSource, WeightType, WeightTypes};
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_reference::ReferenceModel;
 use std::path::PathBuf;
-use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A random model with a tokenizer.
@@ -145,23 +143,4 @@ fn a_gguf_file_that_is_exported_again_is_the_same() {
         assert_eq!(first.stored(key), second.stored(key), "{key}");
     }
     assert!(first.keys().eq(second.keys()));
-}
-
-#[test]
-fn quality_is_measured_for_mixes() {
-    let model = Model::new(96, 160);
-    let options = QualityOptions {
-        model: model.path().into(),
-        weight_types: vec![Mix::Q2_K_S.into(), Mix::Q5_K_M.into()],
-        draft_models: Vec::new(),
-        max_tokens: 100,
-        window: None,
-    };
-    let text = "A text that nobody has read yet, with ordinary words in it.".repeat(2);
-    let bench = QualityBench::open(&options, &text).unwrap();
-    let report = bench.run(&Arc::new(Team::single_thread()), |_, _| ()).unwrap();
-    let [exact, small, large] = &report.types[..] else { panic!("{report:?}") };
-    assert_eq!((exact.bits_per_weight, exact.quality.kl_divergence), (32.0, 0.0));
-    assert!(small.bits_per_weight < large.bits_per_weight && large.bits_per_weight < 8.0);
-    assert!(small.quality.kl_divergence > large.quality.kl_divergence);
 }

@@ -9,7 +9,9 @@ use crate::draft_goldens::{
     self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best,
     goldens, open_with, weights,
 };
-use forerun::{Checkpoint, Team, TokenId};
+use forerun::TokenId;
+use forerun::checkpoint::Checkpoint;
+use forerun::cpu::Team;
 use forerun_core::{Features, SequenceId, TokenTree};
 use forerun_cpu::Transformer;
 use forerun_formats::{Speculator, SpeculatorKind};
@@ -196,7 +198,7 @@ fn what_is_not_computed_is_refused_by_name() {
 fn open_changed(
     drafter: &str,
     changes: &[(&str, serde_json::Value)],
-) -> Result<Speculator, forerun::LoadError> {
+) -> Result<Speculator, forerun::checkpoint::LoadError> {
     let copy = tempfile::tempdir().unwrap();
     let source = folder().join(drafter);
     for name in ["model.safetensors", "warp_model.safetensors"] {

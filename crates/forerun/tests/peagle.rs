@@ -7,7 +7,8 @@
 use crate::draft_goldens::{
     self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best,
 };
-use forerun::{Checkpoint, LoadError, TokenId};
+use forerun::TokenId;
+use forerun::checkpoint::{Checkpoint, LoadError};
 use forerun_core::{Features, TokenTree};
 use forerun_formats::{Speculator, SpeculatorKind};
 use forerun_lm::{ForwardRequest, LanguageModel};

@@ -8,10 +8,9 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use forerun::{
-    BlockType, Canceller, Checkpoint, Forerun, Options, Plan, Request, TokenId, WeightType,
-    WeightTypes, Weights,
-};
+use forerun::checkpoint::{BlockType, Checkpoint};
+use forerun::cpu::Weights;
+use forerun::{Canceller, Forerun, Options, Plan, Request, TokenId, WeightType, WeightTypes};
 use forerun_cpu::Isa;
 use forerun_formats::ModelTypes;
 use forerun_reference::ReferenceModel;

@@ -6,11 +6,14 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{self, Pair};
+use forerun::placement::available_cores;
+use forerun::runtime::{
+    ClusterHandle, RemoteProcess, RemoteWorkers, Runtime, WorkerDescription, Workers,
+};
 use forerun::{
-    AdditionalDrafter, Answer, AnswerEvent, Canceller, ClusterHandle, DraftTokens, DrafterKind,
-    Finish, Forerun, Grammar, Loader, Method, Options, Plan, RemoteProcess, RemoteWorkers, Request,
-    Runtime, SamplingOptions, TokenId, TokenLogprob, Tree, Verification, VerificationChoice,
-    WorkerDescription, Workers, available_cores,
+    AdditionalDrafter, Answer, AnswerEvent, Canceller, DraftTokens, DrafterKind, Finish, Forerun,
+    Grammar, Loader, Method, Options, Plan, Request, SamplingOptions, TokenId, TokenLogprob, Tree,
+    Verification, VerificationChoice,
 };
 use forerun_core::{
     ClusterError, Completion, Job, JobError, Key, KeyedRandomness, Purpose, Role, Sampling,

@@ -4,10 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{self, Pair};
-use forerun::{
-    Canceller, DraftTokens, Forerun, Method, Options, Plan, PlanError, Request, SpanKind, Trace,
-    available_cores,
-};
+use forerun::placement::available_cores;
+use forerun::trace::{SpanKind, Trace};
+use forerun::{Canceller, DraftTokens, Forerun, Method, Options, Plan, PlanError, Request};
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use std::ops::ControlFlow;
 
@@ -39,7 +38,7 @@ fn trace(pair: &Pair, method: Method, pearl: &str, draft_tokens: usize) -> Optio
 }
 
 /// Returns the names of the devices that a span's job used, in order.
-fn devices_of<'a>(trace: &'a Trace, span: &forerun::Span) -> Vec<&'a str> {
+fn devices_of<'a>(trace: &'a Trace, span: &forerun::trace::Span) -> Vec<&'a str> {
     span.device_uses.iter().map(|used| trace.devices[used.device].as_str()).collect()
 }
 
@@ -137,7 +136,8 @@ fn drafters_on_features_are_refused_on_several_devices() {
 fn more_stages_than_layers_are_refused() {
     let cores = available_cores();
     let pair = Pair::generated();
-    let layers = forerun::Checkpoint::open(&pair.target).unwrap().config().num_hidden_layers;
+    let layers =
+        forerun::checkpoint::Checkpoint::open(&pair.target).unwrap().config().num_hidden_layers;
     if cores.len() <= layers {
         return common::report("SKIPPED: the test needs more cores than layers");
     }

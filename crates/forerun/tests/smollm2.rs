@@ -6,9 +6,10 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common;
+use forerun::checkpoint::Checkpoint;
+use forerun::cpu::{Team, Weights};
 use forerun::{
-    Canceller, ChatTemplate, Checkpoint, Forerun, Message, Options, Plan, Request, Team, TokenId,
-    WeightType, Weights,
+    Canceller, ChatTemplate, Forerun, Message, Options, Plan, Request, TokenId, WeightType,
 };
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::Transformer;
@@ -133,7 +134,7 @@ fn greedy_tokens_equal_those_of_transformers() {
 #[test]
 fn prompts_have_the_tokens_of_transformers() {
     let Some(model) = model() else { return };
-    let tokenizer = forerun::Tokenizer::from_checkpoint(&model).unwrap();
+    let tokenizer = forerun::text::Tokenizer::from_checkpoint(&model).unwrap();
     let template = ChatTemplate::from_checkpoint(&model).unwrap();
     let engine = engine(&model, WeightType::F32);
     for golden in goldens() {

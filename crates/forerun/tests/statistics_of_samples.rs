@@ -8,9 +8,10 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::Pair;
+use forerun::checkpoint::Checkpoint;
 use forerun::{
-    Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, LayerStrategy, Method, Options, Plan,
-    Request, SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
+    Canceller, DraftTokens, DrafterKind, Forerun, LayerStrategy, Method, Options, Plan, Request,
+    SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
 };
 use forerun_core::testing::env_number;
 use forerun_core::{Sampling, reference as sampling_reference};

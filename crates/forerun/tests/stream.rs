@@ -3,9 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::Pair;
+use forerun::placement::available_cores;
 use forerun::{
     Answer, AnswerEvent, AnswerToken, Finish, Forerun, Method, Options, Plan, Request, TokenOrigin,
-    Verification, VerificationChoice, available_cores,
+    Verification, VerificationChoice,
 };
 use std::ops::ControlFlow;
 

@@ -7,10 +7,13 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun::checkpoint::Config;
+use forerun::cpu::Exchange;
+use forerun::placement::Topology;
+use forerun::runtime::{Rank, RankFacts, RankSite};
 use forerun::{
-    AdditionalDrafter, Answer, AnswerEvent, Canceller, Config, DraftTokens, DrafterKind, Exchange,
-    Forerun, Loader, Options, Plan, Rank, RankFacts, RankSite, Request, SamplingOptions, Topology,
-    Verification, VerificationChoice,
+    AdditionalDrafter, Answer, AnswerEvent, Canceller, DraftTokens, DrafterKind, Forerun, Loader,
+    Options, Plan, Request, SamplingOptions, Verification, VerificationChoice,
 };
 use forerun_core::testing::{cases, is_complete};
 use forerun_core::{

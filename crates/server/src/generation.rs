@@ -41,7 +41,7 @@ pub struct Task {
     pub request: Request,
     /// A method that [`Forerun::check_method`] accepts.
     pub method: Method,
-    /// Whether the answer ends when it repeats itself ([`forerun::repeats_itself`]). It then counts
+    /// Whether the answer ends when it repeats itself ([`forerun::text::repeats_itself`]). It then counts
     /// as cut off ([`Finish::MaxTokens`](forerun::Finish::MaxTokens)).
     pub ends_repetition: bool,
 }

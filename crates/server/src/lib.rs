@@ -20,7 +20,7 @@ pub use admission::{Admission, Admitted, Place, QueueFull};
 pub use generation::{Events, Generator, Speculation, SpeculationError, Task};
 pub use metrics::Metrics;
 
-pub use forerun::{ChatSyntax, UnknownSyntax};
+pub use forerun::text::{ChatSyntax, UnknownSyntax};
 pub use options::ServerOptions;
 
 use api::state::State;

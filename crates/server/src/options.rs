@@ -1,6 +1,6 @@
 //! The options of a server.
 
-use forerun::ChatSyntax;
+use forerun::text::ChatSyntax;
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::*;
-use forerun::{RandomPair, SpecialTokens};
+use forerun::RandomPair;
+use forerun::text::SpecialTokens;
 use serde_json::{Value, json};
 
 /// Each field has the defaults of the server that it comes from.

@@ -27,7 +27,7 @@ fn training_is_reproducible_and_the_separator_is_token_0() {
 fn the_engine_encodes_like_the_library_without_a_bos() {
     let folder = tempfile::tempdir().unwrap();
     let file = tokenizer(folder.path(), 1);
-    let engine = forerun::Tokenizer::from_checkpoint(folder.path()).unwrap();
+    let engine = forerun::text::Tokenizer::from_checkpoint(folder.path()).unwrap();
     let library = tokenizers::Tokenizer::from_file(&file).unwrap();
     for text in books(7, 4, 300) {
         let tokens = engine.encode(&text).unwrap();

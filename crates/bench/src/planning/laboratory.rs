@@ -2,9 +2,10 @@
 
 use super::recording::LONGEST;
 use super::{PlanningError, Setting};
+use forerun::checkpoint::Checkpoint;
 use forerun::{
-    Answer, AnswerEvent, Canceller, Checkpoint, Commit, Finish, Forerun, ForerunError, Loader,
-    Method, ModelSource, Request, TokenId, Tree,
+    Answer, AnswerEvent, Canceller, Commit, Finish, Forerun, ForerunError, Loader, Method,
+    ModelSource, Request, TokenId, Tree,
 };
 use forerun_sim::MeasuredPasses;
 use forerun_sim::planning::{HardwareProfile, MethodTiming, PlannedDraft, Source};

@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_placement_with_replicas_is_planned_for_methods_that_use_them() {
-        let cores = forerun::default_cores();
+        let cores = forerun::placement::default_cores();
         let (first, last) = (cores.first().unwrap(), cores.last().unwrap());
         let text = format!("drafter=cpu:{first},target=cpu:{last},target=cpu:{last},shared");
         let base = Options {

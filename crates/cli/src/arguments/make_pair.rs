@@ -2,7 +2,8 @@
 
 use super::{headings, values};
 use clap::Args;
-use forerun::{Dtype, ModelSource, WeightTypes};
+use forerun::checkpoint::Dtype;
+use forerun::{ModelSource, WeightTypes};
 use std::path::PathBuf;
 
 /// Options of `forerun make-pair`.

@@ -5,9 +5,10 @@ pub(crate) mod laboratory;
 
 use crate::generate::DEMONSTRATION_TARGET;
 use clap::builder::{PossibleValue, RangedU64ValueParser, TypedValueParser};
+use forerun::checkpoint::UnknownCacheType;
 use forerun::{
     CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Lookup, Method, ModelSource, TokenId,
-    UnknownCacheType, VerificationChoice, WeightType, WeightTypes,
+    VerificationChoice, WeightType, WeightTypes,
 };
 use forerun_bench::{Preset, PromptStyle};
 use std::ffi::OsStr;
@@ -232,7 +233,7 @@ fn not_one_of(text: &str, names: &[Name]) -> String {
 /// Parses layer groups, or `@` and a file that contains layer groups.
 pub(crate) fn layer_groups(text: &str) -> Result<LayerStrategy, String> {
     let Some(file) = text.strip_prefix('@') else {
-        return text.parse().map_err(|error: forerun::LayerGroupsError| error.to_string());
+        return text.parse().map_err(|error: forerun::draft::LayerGroupsError| error.to_string());
     };
     let text = crate::text_file::read(Path::new(file))
         .map_err(|error| format!("cannot read the layer groups in {file}: {error}"))?;

@@ -20,9 +20,11 @@ use crate::word_wrap::WordWrap;
 use crate::{note, progress, text_file};
 use anyhow::{Context, Error, bail};
 use command::Command;
+use forerun::checkpoint::EmbeddedModel;
+use forerun::text::{ChatTemplateError, repeats_itself};
 use forerun::{
-    Answer, Chat, ChatError, ChatTemplate, ChatTemplateError, EmbeddedModel, Finish, Forerun,
-    Method, ModelSource, Plan, Reply, Request, repeats_itself,
+    Answer, Chat, ChatError, ChatTemplate, Finish, Forerun, Method, ModelSource, Plan, Reply,
+    Request,
 };
 use input::{Input, Line};
 use interrupts::Interrupts;

@@ -12,9 +12,10 @@ use crate::progress::{self, Task, Unit};
 use crate::shown_drafts::colours;
 use crate::{note, terminal};
 use anyhow::{Context, ensure};
+use forerun::placement::default_cores;
 use forerun::{
     Canceller, DraftTokens, Forerun, Method, ModelSource, Options, Plan, Request, SamplingOptions,
-    TokenId, default_cores,
+    TokenId,
 };
 use panes::Panes;
 use recording::Recording;

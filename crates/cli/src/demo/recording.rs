@@ -1,8 +1,8 @@
 //! One method's answer, with the time of each piece of text.
 
+use forerun::trace::{Span, SpanKind, Trace};
 use forerun::{
-    Answer, AnswerEvent, Canceller, Commit, Forerun, Request, Span, SpanKind, Statistics, TokenId,
-    TokenOrigin, Trace,
+    Answer, AnswerEvent, Canceller, Commit, Forerun, Request, Statistics, TokenId, TokenOrigin,
 };
 use std::cmp::Reverse;
 use std::ops::RangeInclusive;
@@ -155,7 +155,7 @@ fn commit_time(commits: &[Commit], number: usize) -> u64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use forerun::SpanOutcome;
+    use forerun::trace::SpanOutcome;
     use forerun_core::{SequenceId, Ticket};
 
     /// A text of four tokens, one in each step. The target works all the time, and the drafter

@@ -2,7 +2,7 @@
 
 use super::Check;
 #[cfg(feature = "gpu")]
-use forerun::{AdapterKind, GpuAdapter, GpuDevice, GpuError};
+use forerun::gpu::{AdapterKind, GpuAdapter, GpuDevice, GpuError};
 
 /// Lists the GPUs, and whether their drivers keep the rules that define the bits of a text.
 #[cfg(feature = "gpu")]

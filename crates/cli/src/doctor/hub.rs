@@ -15,7 +15,7 @@ mod with_hub {
     use super::*;
     use crate::progress;
     use crate::size::bytes;
-    use forerun::{HubAccess, HubAnswer, HubCache, TokenPlace};
+    use forerun::hub::{HubAccess, HubAnswer, HubCache, TokenPlace};
     use std::path::Path;
     use std::time::Duration;
 

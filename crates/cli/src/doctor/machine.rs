@@ -2,7 +2,8 @@
 
 use super::Check;
 use crate::devices::{instruction_sets, processor};
-use forerun::{Isa, ThreadLimit, Topology};
+use forerun::cpu::Isa;
+use forerun::placement::{ThreadLimit, Topology};
 use std::fs;
 
 pub(super) fn checks() -> Vec<Check> {

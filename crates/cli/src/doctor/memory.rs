@@ -3,8 +3,8 @@
 use super::Check;
 use crate::size::bytes;
 use crate::{bench, progress};
-use forerun::available_memory;
-use forerun::measure::BandwidthProbe;
+use forerun::cpu::measure::BandwidthProbe;
+use forerun::placement::available_memory;
 use std::fs;
 
 /// The memory that the measurement may take.

@@ -37,7 +37,8 @@ mod with_hub {
     use crate::size::{ago, bytes};
     use crate::{note, progress, table};
     use anyhow::{Context, anyhow};
-    use forerun::{HubCache, HubModel, ModelId, ModelSource};
+    use forerun::ModelSource;
+    use forerun::hub::{HubCache, HubModel, ModelId};
     use serde_json::json;
     use std::io::{IsTerminal, Write};
     use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,7 +1,7 @@
 //! Published draft models for well-known targets.
 
 use anyhow::Context;
-use forerun::Config;
+use forerun::checkpoint::Config;
 use serde::{Deserialize, Serialize};
 
 /// The page that says more of them.

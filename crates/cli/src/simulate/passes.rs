@@ -1,7 +1,8 @@
 //! Times forward passes and answers of loaded models as decoders see them, by the jobs they submit.
 
 use anyhow::{Context, ensure};
-use forerun::{ClusterHandle, ModelSource, Placement, TokenId};
+use forerun::runtime::ClusterHandle;
+use forerun::{ModelSource, Placement, TokenId};
 use forerun_core::{
     Completion, DraftShape, Job, JobOutput, Role, Sampling, ScoreJob, SequenceId, TargetFeedback,
     TokenTree,

@@ -50,7 +50,7 @@ fn report(
         out,
         "simulated: {tokens} tokens in {:.1} ms, {:.1} tokens/s, {:.2}× plain decoding ({:.1} ms)",
         ms(answer.total_ns),
-        forerun::tokens_per_second(tokens, answer.total_ns),
+        forerun::trace::tokens_per_second(tokens, answer.total_ns),
         plain_ns as f64 / answer.total_ns.max(1) as f64,
         ms(plain_ns),
     )?;

@@ -10,7 +10,8 @@ use crate::arguments::{
 use crate::interrupts;
 use crate::{distill, note};
 use anyhow::{Context, bail};
-use forerun::{Canceller, Tokenizer};
+use forerun::Canceller;
+use forerun::text::Tokenizer;
 use forerun_train::data::{Dataset, Framing};
 use forerun_train::drafter::{
     BlockOptions, DrafterOptions, HeadOptions, Target, TrainedDrafterKind,

@@ -14,7 +14,7 @@ fn piped_output_is_the_last_picture_and_the_timelines() {
     let models = Models::pair();
     let output = demo(&models, "30").succeed().output();
     assert!(!output.contains('\x1b'), "{output}");
-    let methods: &[&str] = match forerun::default_cores().len() {
+    let methods: &[&str] = match forerun::placement::default_cores().len() {
         1 => &["plain decoding", "speculative"],
         _ => &["plain decoding", "speculative", "PEARL", "DSI"],
     };

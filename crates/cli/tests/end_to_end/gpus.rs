@@ -2,7 +2,7 @@
 //! that they are skipped.
 
 use crate::common::{Models, Run};
-use forerun::available_cores;
+use forerun::placement::available_cores;
 
 const PROMPT: &str = "one two one two one two";
 

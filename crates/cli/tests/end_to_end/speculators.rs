@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Run, edit_json};
-use forerun::Checkpoint;
+use forerun::checkpoint::Checkpoint;
 use forerun_formats::MarkovKind;
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use serde_json::Value;

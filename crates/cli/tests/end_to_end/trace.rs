@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Run};
-use forerun::available_cores;
+use forerun::placement::available_cores;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Finished, Models, Run};
-use forerun::{DeviceGroup, Placement, Topology};
+use forerun::Placement;
+use forerun::placement::{DeviceGroup, Topology};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ type Refusal = (&'static str, &'static [&'static str]);
 /// the path of a drafter, and `{core}` for an available core.
 fn assert_refused(models: &Models, table: &[Refusal]) {
     let drafter = models.drafter().display().to_string();
-    let core = forerun::available_cores()[0].to_string();
+    let core = forerun::placement::available_cores()[0].to_string();
     for (line, words) in table {
         let options = line
             .split(' ')

@@ -104,6 +104,7 @@ fn cost_ratio(options: &Options) -> f64 {
         let checkpoint = match source {
             ModelSource::Path(path) => Checkpoint::open(path).ok()?,
             ModelSource::Embedded(model) => Checkpoint::open_embedded(model).ok()?,
+            #[cfg(feature = "hub")]
             ModelSource::Hub(_) => return None,
         };
         Some(checkpoint.pass_bytes() as f64).filter(|&bytes| bytes > 0.0)

@@ -2,8 +2,8 @@
 
 use super::{Options, PlanError};
 use crate::registry::DrafterKind;
-use crate::unknown_value::UnknownValue;
 use forerun_core::DraftShape;
+use forerun_core::UnknownValue;
 use forerun_decode::{DraftLength, TreeLimits, typical_tree};
 use forerun_draft::{DefaultShape, PHRASE_TOKENS, with_phrases};
 use std::fmt;

@@ -2,8 +2,8 @@
 
 use super::{Method, Options, PlanError};
 use crate::registry::DrafterKind;
-use crate::unknown_value::UnknownValue;
 use forerun_core::Need;
+use forerun_core::UnknownValue;
 use std::fmt;
 use std::str::FromStr;
 

@@ -2,8 +2,8 @@
 
 use super::{DraftTokens, Lookup, Options, PlanError, Tree};
 use crate::registry::{DrafterKind, is_same};
-use crate::unknown_value::UnknownValue;
 use forerun_core::Need;
+use forerun_core::UnknownValue;
 use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, METHODS, MethodEntry};
 use forerun_formats::SpeculatorKind;
 use std::fmt;

@@ -39,7 +39,7 @@ use forerun_runtime::Placement;
 ///     method: None,
 ///     ..pearl
 /// };
-/// # Ok::<(), forerun::PlacementError>(())
+/// # Ok::<(), forerun::placement::PlacementError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -88,7 +88,7 @@ pub struct Options {
     pub context_length: Option<usize>,
     /// The number of threads of an automatic placement. By default one for each performance core of
     /// a NUMA node, within the CPU quota
-    /// ([`Topology::default_cores`](crate::Topology::default_cores)).
+    /// ([`Topology::default_cores`](crate::placement::Topology::default_cores)).
     pub threads: Option<usize>,
     /// The cores of each role, as in `drafter=cpu:0,target=cpu:1-3`.
     ///

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 /// has the same workers, in the same order.
 ///
 /// ```
-/// use forerun::{DrafterKind, Method, Options, Plan, WorkerDevice};
+/// use forerun::{DrafterKind, Method, Options, Plan};
+/// use forerun::runtime::WorkerDevice;
 ///
 /// let options = Options {
 ///     model: "models/target".into(),

@@ -2,10 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{
-    CacheType, Checkpoint, Config, Family, Loader, Mix, RandomPair, RopeScaling, Tokenizer,
-    export_gguf,
-};
+use forerun::checkpoint::{Checkpoint, Config, Family, Mix, RopeScaling, export_gguf};
+use forerun::text::Tokenizer;
+use forerun::{CacheType, Loader, RandomPair};
+pub(crate) use forerun_core::testing::{data_folder, report};
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_checkpoint_with_mtp,
     write_random_pair,
@@ -15,33 +15,8 @@ use forerun_formats::checkpoint::random_speculator::{
 };
 use forerun_formats::config::{SlidingLayers, SlidingWindow};
 use forerun_formats::{MarkovKind, QkNorms};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tempfile::TempDir;
-
-/// Returns the folder with real checkpoints and prompts, which `FORERUN_DATA` names. By default it
-/// is `shared/data` next to the repository. Without it, tests of real checkpoints are skipped with
-/// a message. In CI they fail instead, because skipped tests prove nothing.
-pub(crate) fn data_folder() -> Option<PathBuf> {
-    let shared_data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let folder = std::env::var_os("FORERUN_DATA").map_or(shared_data, PathBuf::from);
-    if folder.join("models").is_dir() {
-        return Some(folder);
-    }
-    assert!(
-        std::env::var_os("CI").is_none() && std::env::var_os("FORERUN_DATA").is_none(),
-        "no data in {}: set FORERUN_DATA to the folder with models/ and prompts/",
-        folder.display()
-    );
-    report(&format!("SKIPPED: no data in {} (set FORERUN_DATA)", folder.display()));
-    None
-}
-
-/// Prints a line even if the test passes: it bypasses the capture of the test harness.
-pub(crate) fn report(line: &str) {
-    // A closed standard error is no reason to fail.
-    drop(writeln!(std::io::stderr(), "{line}"));
-}
 
 /// A target and a drafter, with prompts for them.
 pub(crate) struct Pair {

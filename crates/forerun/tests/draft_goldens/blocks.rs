@@ -2,7 +2,8 @@
 //! computed.
 
 use super::{Opened, SEQUENCE, features, goldens, on_cpu, on_reference, weights};
-use forerun::{Team, TokenId};
+use forerun::TokenId;
+use forerun::cpu::Team;
 use forerun_core::{Features, SequenceId, TokenTree};
 use forerun_cpu::Transformer;
 use forerun_formats::DraftBlock;

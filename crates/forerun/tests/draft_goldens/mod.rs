@@ -5,7 +5,9 @@
 
 pub(crate) mod blocks;
 
-use forerun::{Checkpoint, LoadError, Team, TokenId, WeightType, Weights};
+use forerun::checkpoint::{Checkpoint, LoadError};
+use forerun::cpu::{Team, Weights};
+use forerun::{TokenId, WeightType};
 use forerun_core::{Features, SequenceId, TokenTree};
 use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
 use forerun_formats::{FeatureSource, Speculator, SpeculatorArchitecture};

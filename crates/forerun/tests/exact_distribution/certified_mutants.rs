@@ -2,9 +2,9 @@
 
 use crate::mutants::{ChangedKeys, Models, Mutant, Setup, SharedModels, mutants};
 use crate::tables::rows_of;
+use forerun::checkpoint::{Checkpoint, Config};
 use forerun::{
-    Canceller, Checkpoint, Config, Forerun, ForerunError, Loader, Method, Options, Plan, Request,
-    VerificationChoice,
+    Canceller, Forerun, ForerunError, Loader, Method, Options, Plan, Request, VerificationChoice,
 };
 use forerun_certify::{
     Certifier, CertifyOptions, Comparison, Outcome, PlainAnswers, Subject, SubjectAnswer,

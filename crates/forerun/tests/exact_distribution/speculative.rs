@@ -8,7 +8,8 @@ use crate::experiment::{Experiment, PROMPT};
 use crate::methods::{InTurn, best, chain, iid, ranked, speculative, top};
 use crate::options::{more_options, sampling};
 use crate::tables::{DRAFT_MODEL, VOCAB, target};
-use forerun::{DrafterKind, Need};
+use forerun::DrafterKind;
+use forerun::method::Need;
 use forerun_core::{
     Cluster, DraftShape, KeyedRandomness, Sampling, SequenceId, StopRule, TokenId, Verification,
 };

@@ -7,10 +7,9 @@ use crate::generation::{Events, Generator, Task};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use forerun::{
-    Answer, AnswerEvent, AnswerToken, Finish, ForerunError, GrammarError, Method, Request, TokenId,
-};
-use forerun::{ChatParser, ChatPart as Part};
+use forerun::text::GrammarError;
+use forerun::text::{ChatParser, ChatPart as Part};
+use forerun::{Answer, AnswerEvent, AnswerToken, Finish, ForerunError, Method, Request, TokenId};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,7 +2,8 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use forerun::{ChatTemplateError, EncodeError, ForerunError, GrammarError, TokenizerError};
+use forerun::ForerunError;
+use forerun::text::{ChatTemplateError, EncodeError, GrammarError, TokenizerError};
 use serde_json::{Value, json};
 
 /// An error of a request.

@@ -139,8 +139,8 @@ async fn require_key(
 pub(crate) fn body_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
     let body =
         body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))?;
-    if let Some(number) = forerun::large_integer(&body) {
-        return Err(bad_request(forerun::integer_too_large(number)));
+    if let Some(number) = forerun::text::large_integer(&body) {
+        return Err(bad_request(forerun::text::integer_too_large(number)));
     }
     let mut deserializer = serde_json::Deserializer::from_slice(&body);
     let object = deserializer.deserialize_map(AnyObject).and_then(|()| deserializer.end());

@@ -4,7 +4,8 @@ use crate::admission::Admission;
 use crate::generation::Generator;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
-use forerun::{ChatSyntax, ChatTemplate};
+use forerun::ChatTemplate;
+use forerun::text::ChatSyntax;
 use std::sync::Arc;
 use std::time::SystemTime;
 

@@ -1,6 +1,7 @@
 //! The end of answers that repeat themselves.
 
-use forerun::{AnswerEvent, AnswerStream, Finish, TokenId, repeats_itself};
+use forerun::text::repeats_itself;
+use forerun::{AnswerEvent, AnswerStream, Finish, TokenId};
 
 /// Watches an answer, and ends it when it repeats itself.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use super::{BF16, F16, F32, Name, NamedValue, count, not_one_of, parse};
 use clap::builder::TypedValueParser;
-use forerun::Dtype;
+use forerun::checkpoint::Dtype;
 use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::PaperTable;
 use std::num::NonZero;

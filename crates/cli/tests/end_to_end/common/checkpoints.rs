@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::Config;
+use forerun::checkpoint::Config;
 use forerun_formats::checkpoint::random::{example_config, write_random_pair};
 use serde_json::Value;
 use std::fs;

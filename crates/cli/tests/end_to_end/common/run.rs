@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use super::Models;
-use forerun::available_cores;
+use forerun::placement::available_cores;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{PipeReader, pipe};

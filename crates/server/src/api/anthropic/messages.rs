@@ -12,7 +12,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use forerun::ChatPart as Part;
+use forerun::text::ChatPart as Part;
 use forerun::{Answer, AnswerToken, Finish};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -13,8 +13,10 @@ use crate::api::state::State;
 use crate::generation::Speculation;
 use axum::body::Bytes;
 use axum::http::StatusCode;
-use forerun::{ChatParser, ChatTemplate, Grammar, PromptEnd};
-use forerun::{Method, Request, SamplingOptions, TemplateArguments, TokenId, Tokenizer};
+use forerun::text::{ChatParser, PromptEnd};
+use forerun::text::{TemplateArguments, Tokenizer};
+use forerun::{ChatTemplate, Grammar};
+use forerun::{Method, Request, SamplingOptions, TokenId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -219,7 +221,7 @@ impl Body {
         let choice = self.tools.choice()?;
         let mut messages = self.messages(template)?;
         let mut arguments = TemplateArguments {
-            tools: choice.tools.iter().map(forerun::Tool::to_value).collect(),
+            tools: choice.tools.iter().map(forerun::text::Tool::to_value).collect(),
             variables: self.fields.chat_template_kwargs.clone().unwrap_or_default(),
         };
         for (name, value) in [
@@ -232,7 +234,7 @@ impl Body {
         }
         let end = self.prompt_end()?;
         if !template.reads_tools() {
-            messages = forerun::with_tools_as_text(messages, &arguments.tools);
+            messages = forerun::text::with_tools_as_text(messages, &arguments.tools);
         }
         messages = with_accepted_system_messages(template, messages, &arguments);
         let prompt = forerun.encode_chat_until(end, template, &messages, &arguments);

@@ -14,8 +14,9 @@ use axum::extract;
 use axum::extract::rejection::BytesRejection;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use forerun::ChatPart as Part;
-use forerun::{Answer, AnswerToken, Finish, Tokenizer};
+use forerun::text::ChatPart as Part;
+use forerun::text::Tokenizer;
+use forerun::{Answer, AnswerToken, Finish};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -4,7 +4,8 @@ use super::token_details::add_measurements;
 use crate::api::answers::new_id;
 use crate::api::state::{State, unix_seconds};
 use axum::response::sse::Event;
-use forerun::{Answer, Finish, Tokenizer};
+use forerun::text::Tokenizer;
+use forerun::{Answer, Finish};
 use serde_json::{Value, json};
 use std::time::SystemTime;
 

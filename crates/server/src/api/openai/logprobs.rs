@@ -1,6 +1,7 @@
 //! Log-probabilities in the forms of completions and of chat completions.
 
-use forerun::{Answer, AnswerToken, Finish, TokenId, TokenLogprob, Tokenizer};
+use forerun::text::Tokenizer;
+use forerun::{Answer, AnswerToken, Finish, TokenId, TokenLogprob};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 

@@ -176,9 +176,9 @@ impl ToolCall {
             Some(Arguments::Json(arguments)) => arguments.clone(),
             Some(Arguments::Text(text)) if text.trim().is_empty() => Value::Null,
             Some(Arguments::Text(text)) => match serde_json::from_str(text) {
-                Ok(arguments) => match forerun::large_integer(text.as_bytes()) {
+                Ok(arguments) => match forerun::text::large_integer(text.as_bytes()) {
                     None => arguments,
-                    Some(number) => return wrong(&forerun::integer_too_large(number)),
+                    Some(number) => return wrong(&forerun::text::integer_too_large(number)),
                 },
                 Err(error) => {
                     return wrong(&format!(

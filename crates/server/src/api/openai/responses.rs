@@ -16,7 +16,7 @@ use axum::extract;
 use axum::extract::rejection::BytesRejection;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use forerun::ChatPart as Part;
+use forerun::text::ChatPart as Part;
 use forerun::{Answer, AnswerToken, Finish};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

@@ -140,7 +140,7 @@ impl StructureFields {
 /// Returns the grammar of a schema, which vLLM also reads from a text.
 fn json_schema(schema: &Value) -> Grammar {
     match schema {
-        Value::String(text) => Grammar::new(forerun::GrammarKind::JsonSchema, text),
+        Value::String(text) => Grammar::new(forerun::text::GrammarKind::JsonSchema, text),
         schema => Grammar::json_schema(schema),
     }
 }

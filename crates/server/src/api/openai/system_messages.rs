@@ -1,6 +1,7 @@
 //! System messages for chat templates that accept them only at the beginning, or not at all.
 
-use forerun::{ChatTemplate, Message, TemplateArguments};
+use forerun::text::TemplateArguments;
+use forerun::{ChatTemplate, Message};
 
 /// What is between texts that become one message.
 const BETWEEN: &str = "\n\n";

@@ -3,7 +3,9 @@
 
 use super::logprobs::finite;
 use crate::api::answers::Collected;
-use forerun::{Answer, AnswerToken, TokenOrigin, Tokenizer, Trace, VerificationRecord};
+use forerun::text::Tokenizer;
+use forerun::trace::Trace;
+use forerun::{Answer, AnswerToken, TokenOrigin, VerificationRecord};
 use serde_json::{Map, Value, json};
 
 /// Returns where the tokens of a streamed part come from. `text` is the text of the part.

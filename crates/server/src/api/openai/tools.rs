@@ -1,7 +1,7 @@
 //! The fields of a request about tools.
 
 use crate::api::error::ApiError;
-use forerun::Tool;
+use forerun::text::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

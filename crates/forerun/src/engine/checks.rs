@@ -1,0 +1,109 @@
+//! What an engine checks before it answers: prompts, requests and grammars.
+
+use super::Forerun;
+use crate::error::ForerunError;
+use crate::plan::Method;
+use crate::request::{Request, RequestError};
+use forerun_core::{Constraint, Sampling, TokenId};
+use forerun_text::{Grammar, GrammarError, LongText, SpecialTokens};
+
+impl Forerun {
+    /// Checks what [`Forerun::stream_tokens`] refuses, without starting the answer.
+    ///
+    /// # Errors
+    /// If the prompt is empty or too long for the context, an option is out of range, or the
+    /// grammar cannot be used.
+    pub fn check_request(
+        &self,
+        prompt: &[TokenId],
+        request: &Request,
+        method: Method,
+    ) -> Result<(), ForerunError> {
+        let method = request.decoded_by(method);
+        self.sampling_of(prompt, request, method)?;
+        if let Some(grammar) = &request.grammar {
+            self.grammars.constraint(grammar, &self.end_tokens(request))?;
+        }
+        self.draft_shape(method, request)?;
+        Ok(())
+    }
+
+    /// Encodes a text as [`Forerun::generate`] does.
+    ///
+    /// # Errors
+    /// If the text is empty or too long for the context, or cannot be encoded.
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<TokenId>, ForerunError> {
+        if prompt.is_empty() {
+            return Err(ForerunError::EmptyPrompt);
+        }
+        self.encode_text(prompt, SpecialTokens { add: true, parse: true })
+    }
+
+    /// Encodes a text, which may be empty.
+    ///
+    /// # Errors
+    /// If the text is too long for the context, or cannot be encoded.
+    pub fn encode_text(
+        &self,
+        text: &str,
+        special: SpecialTokens,
+    ) -> Result<Vec<TokenId>, ForerunError> {
+        let context = self.config.max_position_embeddings;
+        if let Some(LongText { bytes, tokens }) = self.tokenizer.too_long(text, context)? {
+            let model = self.plan.model().clone();
+            return Err(ForerunError::PromptFarTooLong { bytes, tokens, context, model });
+        }
+        Ok(self.tokenizer.encode_with(text, special)?)
+    }
+
+    /// Checks that a grammar can be used with this model, and keeps it for answers.
+    ///
+    /// # Errors
+    /// If it is malformed, has no texts, needs something unsupported, or is too large.
+    pub fn check_grammar(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+        self.grammars.check(grammar)
+    }
+
+    /// Compiles a grammar to the constraint of an answer that ends with one of `end_tokens`, for
+    /// your own jobs and decoders. Only end tokens without text count.
+    ///
+    /// # Errors
+    /// As [`Forerun::check_grammar`], or if no end token is left.
+    pub fn constraint(
+        &self,
+        grammar: &Grammar,
+        end_tokens: &[TokenId],
+    ) -> Result<Constraint, GrammarError> {
+        let (specification, compiled) = self.grammars.constraint(grammar, end_tokens)?;
+        Ok(Constraint::new(specification, compiled))
+    }
+
+    /// Returns the sampling options of an answer, and checks them and the prompt.
+    pub(super) fn sampling_of(
+        &self,
+        prompt: &[TokenId],
+        request: &Request,
+        method: Method,
+    ) -> Result<Sampling, ForerunError> {
+        let sampling = request.keyed_sampling(request.verification_by(method)?)?;
+        sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
+        let context = self.config.max_position_embeddings;
+        if prompt.is_empty() {
+            return Err(ForerunError::EmptyPrompt);
+        }
+        if prompt.len() >= context {
+            let model = self.plan.model().clone();
+            return Err(ForerunError::PromptTooLong { prompt: prompt.len(), context, model });
+        }
+        Ok(sampling)
+    }
+
+    /// Returns the tokens that end an answer.
+    pub(super) fn end_tokens(&self, request: &Request) -> Vec<TokenId> {
+        let mut ends = request.stop_tokens.clone();
+        if !request.ignore_eos {
+            ends.extend(&self.config.eos_token_ids);
+        }
+        ends
+    }
+}
