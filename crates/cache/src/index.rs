@@ -250,7 +250,6 @@ mod tests {
         }
     }
 
-    /// A cache of a prefix and a tree.
     fn cache(prefix: &[TokenId], tree: &TokenTree) -> Rows {
         let mut cache = Rows { index: CacheIndex::new(), rows: Vec::new() };
         cache.write(&TokenTree::chain(prefix), prefix.len());

@@ -33,7 +33,6 @@ enum Before {
 /// What a page's content depends on, if it is published: the content before it and its own tokens.
 type ContentKey = (Before, Vec<TokenId>);
 
-/// A page that has memory.
 #[derive(Default)]
 struct Page {
     /// Number of sequences that use the page.
@@ -146,7 +145,6 @@ pub struct CachePool<S> {
     states: StateSlots,
 }
 
-/// The slots of states.
 #[derive(Default)]
 struct StateSlots {
     /// The number of users of each slot: sequences and pages. `None` has no memory.
@@ -192,7 +190,7 @@ impl<S: PageStorage> CachePool<S> {
     /// states may have a half of it.
     #[must_use]
     pub fn with_memory(storage: S, bytes: usize) -> Self {
-        Self::new(storage, 1).with_bytes(bytes)
+        Self::new(storage, 1).with_bytes(Some(bytes))
     }
 
     /// Returns the pool with another budget of pages.
@@ -215,9 +213,10 @@ impl<S: PageStorage> CachePool<S> {
         &self.usage
     }
 
-    /// Returns the pool with another budget, as much memory as `bytes`.
+    /// Returns the pool with another budget, as much memory as `bytes`, if there is one.
     #[must_use]
-    pub fn with_bytes(self, bytes: usize) -> Self {
+    pub fn with_bytes(self, bytes: Option<usize>) -> Self {
+        let Some(bytes) = bytes else { return self };
         let (page, state) = (self.storage.page_bytes(), self.storage.state_bytes());
         if state == 0 {
             return self.with_budget(bytes / page.max(1));
@@ -569,7 +568,6 @@ impl<S: PageStorage> CachePool<S> {
         old.into_iter().for_each(|state| self.unuse_state(state));
     }
 
-    /// Returns the number of states that only pages use.
     fn states_of_pages(&self) -> usize {
         let states = self.pages.iter().flatten().filter_map(|page| page.state);
         states.filter(|state| self.states.users[state.index()] == Some(1)).count()

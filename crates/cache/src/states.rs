@@ -57,7 +57,6 @@ pub const RECENT_STATES: usize = 32;
 /// sequences, and edited texts, can continue there.
 pub const ANCHOR_ROWS: usize = 4 * PAGE_ROWS;
 
-/// The states of a sequence's rows.
 #[derive(Default)]
 pub(crate) struct SequenceStates {
     /// The states after the rows in these slots.
@@ -96,7 +95,6 @@ impl SequenceStates {
         self.held.split_off(&start).into_values().collect()
     }
 
-    /// Removes all states.
     pub(crate) fn drop_all(&mut self) -> Vec<StateId> {
         let pending = std::mem::take(&mut self.pending).into_values();
         std::mem::take(&mut self.held).into_values().chain(pending).collect()

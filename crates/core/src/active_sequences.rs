@@ -36,7 +36,7 @@ impl ActiveSequences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Sampling, ScoreJob, TokenTree};
+    use crate::ScoreJob;
 
     #[test]
     fn sequences_are_active_until_they_pause_or_end() {
@@ -55,14 +55,6 @@ mod tests {
     }
 
     fn job(sequence: u64) -> Job {
-        Job::Score(ScoreJob {
-            sequence: SequenceId(sequence),
-            tokens: vec![1].into(),
-            prompt_len: 1,
-            tree: TokenTree::default(),
-            sampling: Sampling::greedy(),
-            logprobs: None,
-            features_from: None,
-        })
+        Job::Score(ScoreJob::greedy(SequenceId(sequence), [1]))
     }
 }

@@ -80,15 +80,8 @@ impl Role {
 /// assert_eq!(draft.sequence(), sequence);
 ///
 /// // Ask the target for its distributions after the prompt, and after each of two draft tokens.
-/// let score = Job::Score(ScoreJob {
-///     sequence,
-///     tokens: prompt.into(),
-///     prompt_len: prompt.len(),
-///     tree: TokenTree::chain(&[21, 34]),
-///     sampling: Sampling::greedy(),
-///     logprobs: None,
-///     features_from: None,
-/// });
+/// let tree = TokenTree::chain(&[21, 34]);
+/// let score = Job::Score(ScoreJob { tree, ..ScoreJob::greedy(sequence, prompt) });
 /// assert_eq!(score.sequence(), sequence);
 /// ```
 ///
@@ -133,6 +126,16 @@ pub struct ScoreJob {
     /// The index of the first token to return features for. The result has the features of all
     /// tokens from there on and of the tree's nodes; `None` requests no features.
     pub features_from: Option<usize>,
+}
+
+impl ScoreJob {
+    /// Returns a job for the next token of a greedy answer to the prompt `tokens`.
+    #[must_use]
+    pub fn greedy(sequence: SequenceId, tokens: impl Into<Arc<[TokenId]>>) -> Self {
+        let tokens = tokens.into();
+        let (prompt_len, tree, sampling) = (tokens.len(), TokenTree::new(), Sampling::greedy());
+        Self { sequence, tokens, prompt_len, tree, sampling, logprobs: None, features_from: None }
+    }
 }
 
 impl Job {
@@ -204,26 +207,17 @@ impl Scores {
 
 /// The reason why a job has no output.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum JobError {
     /// The job was cancelled before it finished.
     #[error("the job was cancelled")]
     Cancelled,
-    /// The model or drafter reported an error.
+    /// The model or drafter of a worker, a device group, reported an error.
     #[error("{worker}: {message}")]
-    Failed {
-        /// The device group that ran the job.
-        worker: String,
-        /// The error message.
-        message: String,
-    },
+    Failed { worker: String, message: String },
     /// The worker panicked. It dropped its caches of the sequence and continues to serve.
     #[error("{worker} panicked: {message}")]
-    Panicked {
-        /// The device group that ran the job.
-        worker: String,
-        /// The panic message.
-        message: String,
-    },
+    Panicked { worker: String, message: String },
 }
 
 /// A job that has ended: finished, failed or cancelled.
@@ -298,7 +292,7 @@ pub enum ClusterError {
 /// ```rust
 /// use forerun_core::{
 ///     Cluster, ClusterError, Completion, Distribution, Draft, Job, JobCost, JobOutput, Outcome,
-///     Role, Sampling, ScoreJob, Scores, SequenceId, Ticket, TokenTree,
+///     Role, ScoreJob, Scores, SequenceId, Ticket, TokenTree,
 /// };
 /// use std::collections::VecDeque;
 ///
@@ -341,15 +335,8 @@ pub enum ClusterError {
 /// }
 ///
 /// let mut cluster = CountingCluster::default();
-/// let job = Job::Score(ScoreJob {
-///     sequence: SequenceId(0),
-///     tokens: [1, 2, 3].into(),
-///     prompt_len: 3,
-///     tree: TokenTree::chain(&[4, 9]),
-///     sampling: Sampling::greedy(),
-///     logprobs: None,
-///     features_from: None,
-/// });
+/// let tree = TokenTree::chain(&[4, 9]);
+/// let job = Job::Score(ScoreJob { tree, ..ScoreJob::greedy(SequenceId(0), [1, 2, 3]) });
 /// let ticket = cluster.submit(Role::Target(0), job)?;
 /// let completion = cluster.next_completion()?;
 /// assert_eq!(completion.ticket, ticket);

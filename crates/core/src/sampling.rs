@@ -115,6 +115,7 @@ impl Deref for Sampling {
 
 /// An error in the sampling options, or in the logits that they apply to.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum SamplingError {
     /// The temperature is negative, infinite or NaN.
     #[error("`temperature` is {0}, but must be 0 (greedy) or a positive number")]
@@ -142,23 +143,13 @@ pub enum SamplingError {
         "`logit_bias` of token {token} is {bias}, but must be from -100 (practically forbids the \
          token) to 100 (practically forces it)"
     )]
-    Bias {
-        /// The token.
-        token: TokenId,
-        /// Its bias.
-        bias: f32,
-    },
+    Bias { token: TokenId, bias: f32 },
     /// A bias is for a token outside the vocabulary.
     #[error(
         "`logit_bias` has a bias for token {token}, but the model's vocabulary has {vocab_size} \
          tokens: use a token id from 0 to {}", vocab_size.saturating_sub(1)
     )]
-    BiasToken {
-        /// The token.
-        token: TokenId,
-        /// The number of tokens in the vocabulary.
-        vocab_size: usize,
-    },
+    BiasToken { token: TokenId, vocab_size: usize },
     /// The constraint could not be compiled in this process.
     #[error("the constraint of this request cannot be applied: {0}")]
     Constraint(String),
@@ -167,14 +158,7 @@ pub enum SamplingError {
         "the logit of token {token} at position {position} is {value}: the model's weights or \
          activations overflow. Check that the checkpoint is intact"
     )]
-    Logit {
-        /// The absolute position of the token to be predicted.
-        position: usize,
-        /// The token id.
-        token: usize,
-        /// Its logit.
-        value: f32,
-    },
+    Logit { position: usize, token: usize, value: f32 },
     /// A model returned less of a row than it was asked for.
     #[error(
         "the model returned the {0} best tokens of a row, but the sampling options read more of it"

@@ -58,23 +58,14 @@ struct RawTree {
 
 /// An error in a serialised tree.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum TreeError {
     /// The two lists have different lengths.
     #[error("a token tree has {tokens} tokens but {parents} parents: give each token one parent")]
-    Lengths {
-        /// Number of tokens.
-        tokens: usize,
-        /// Number of parents.
-        parents: usize,
-    },
+    Lengths { tokens: usize, parents: usize },
     /// A node does not come after its parent.
     #[error("node {node} of a token tree has the parent {parent}, but parents must come first")]
-    Order {
-        /// The node.
-        node: usize,
-        /// The parent it refers to.
-        parent: u32,
-    },
+    Order { node: usize, parent: u32 },
 }
 
 impl TryFrom<RawTree> for TokenTree {

@@ -156,7 +156,6 @@ fn sample(row: &[f64], number: f64) -> TokenId {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_formats::Checkpoint;

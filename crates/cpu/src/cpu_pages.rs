@@ -95,7 +95,6 @@ impl CpuPages {
         &mut self.layers[layers]
     }
 
-    /// Returns the keys and values that a layer keeps.
     pub(crate) fn keys_values_of(&self, layer: usize) -> &KeysValues {
         &self.layers[layer].keys_values
     }
@@ -147,14 +146,12 @@ impl CpuPages {
 }
 
 impl CpuPages {
-    /// Allocates the memory of a page.
     pub(crate) fn allocate(&mut self, page: PageId) {
         self.note(PageOperation::Reserve(page.0));
         self.keys_values_mut().for_each(|layer| layer.reserve(page));
         self.features.iter_mut().for_each(|features| features.reserve(page));
     }
 
-    /// Allocates the memory of a state.
     pub(crate) fn allocate_state(&mut self, state: StateId) {
         self.note(PageOperation::ReserveState(state.0));
         self.states_mut().for_each(|layer| layer.reserve(state));

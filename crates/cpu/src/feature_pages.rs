@@ -27,7 +27,6 @@ impl FeaturePages {
         self.pages[page.index()] = Vec::new();
     }
 
-    /// Copies a row's features.
     pub(crate) fn copy(&mut self, from: RowPlace, to: RowPlace) {
         let row = self.row(from).to_vec();
         self.row_mut(to).copy_from_slice(&row);
@@ -55,12 +54,10 @@ impl FeaturePages {
         &mut self.pages[place.page.index()][place.row * self.width..(place.row + 1) * self.width]
     }
 
-    /// Returns the width of a row's features.
     pub(crate) fn width(&self) -> usize {
         self.width
     }
 
-    /// Returns the size of a row in bytes.
     pub(crate) fn row_bytes(&self) -> usize {
         self.width * size_of::<f32>()
     }

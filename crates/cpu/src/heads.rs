@@ -18,7 +18,6 @@ use std::sync::Arc;
 pub struct HeadWeights {
     architecture: DraftHeads,
     heads: Vec<PackedHead>,
-    /// The target's embedding.
     embedding: Arc<PackedMatrix>,
     /// The divisor and the limit of the logits of the target's head, for heads that use it.
     divisor: f32,
@@ -26,7 +25,6 @@ pub struct HeadWeights {
     prefix: Option<Arc<Weights>>,
 }
 
-/// The packed weights of one head.
 struct PackedHead {
     /// The layer on the state and tokens, and its residual connection.
     first: Option<[PackedMatrix; 2]>,

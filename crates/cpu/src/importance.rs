@@ -79,7 +79,6 @@ impl ImportanceProbe {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_formats::checkpoint::LayerTensor;

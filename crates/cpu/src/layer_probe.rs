@@ -290,7 +290,6 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_formats::checkpoint::random::{

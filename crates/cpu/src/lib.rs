@@ -4,6 +4,8 @@
 //! compute models on it. This crate may use threads and processor instructions. It has no notion of
 //! files, drafting, verification or scheduling.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
+
 mod block_heads;
 pub mod ceiling;
 mod cpu_pages;

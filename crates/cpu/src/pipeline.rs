@@ -225,7 +225,6 @@ pub struct AlternatingModel {
     last: DeviceModel,
 }
 
-/// The model on one device.
 struct DeviceModel {
     model: Transformer,
     device: Box<dyn ExclusiveDevice>,
@@ -243,7 +242,6 @@ impl AlternatingModel {
         Self { first: on_device(first), last: on_device(last) }
     }
 
-    /// Returns the device for a pass.
     fn device(&mut self, choice: DeviceChoice) -> &mut DeviceModel {
         let is_last = match choice {
             DeviceChoice::First => false,

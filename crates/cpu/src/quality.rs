@@ -172,7 +172,6 @@ impl<'a> LogProbabilities<'a> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_formats::checkpoint::random::{

@@ -98,18 +98,14 @@ struct Cursor(AtomicUsize);
 
 /// An error while starting or pinning a team's threads.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum TeamError {
     /// The operating system refused to pin a thread.
     #[error(
         "cannot pin a thread to core {core}: {cause}; check that the core is online and that this \
          process may use it"
     )]
-    Pin {
-        /// The core.
-        core: usize,
-        /// The system's error.
-        cause: std::io::Error,
-    },
+    Pin { core: usize, cause: std::io::Error },
     /// The operating system refused to start a thread.
     #[error("cannot start a thread of a device group: {0}")]
     Spawn(std::io::Error),
@@ -625,7 +621,6 @@ fn pin_this_thread(_core: usize) -> Result<(), TeamError> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

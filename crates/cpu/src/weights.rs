@@ -33,7 +33,6 @@ pub struct Weights {
     packed_layers: Range<usize>,
     /// How the members share the vocabulary, in the embedding and the head.
     pub(crate) vocabulary: Widths,
-    /// The type of cached keys and values.
     cache_type: CacheType,
     /// The embedding. A drafter may share its target's.
     pub(crate) embedding: Arc<PackedMatrix>,
@@ -181,7 +180,6 @@ pub(crate) struct PackedQkNorms {
     pub(crate) whole: bool,
 }
 
-/// The packed weights of an MLP.
 pub(crate) struct PackedMlp {
     pub(crate) shape: Mlp,
     /// Gate, if there is one, and up: `[2 · intermediate, hidden]`.
@@ -195,7 +193,6 @@ impl PackedMlp {
     }
 }
 
-/// The packed weights of a layer's experts.
 pub(crate) struct PackedExperts {
     pub(crate) shape: Experts,
     pub(crate) router: PackedMatrix, // [experts, hidden], f32
@@ -239,7 +236,6 @@ impl Projection {
         &self.0
     }
 
-    /// Returns the number of inputs.
     pub(crate) fn inputs(&self) -> usize {
         self.0.first().map_or(0, PackedMatrix::inputs)
     }
@@ -308,13 +304,11 @@ impl WeightPacker<'_> {
         Ok(Projection(parts.iter().map(ProjectionPart::pack).collect::<Result<_, _>>()?))
     }
 
-    /// Returns the bytes of a projection that is packed from these tensors.
     fn projection_bytes(&self, tensors: &[(Tensor, Vec<usize>)]) -> Result<usize, LoadError> {
         let parts = self.parts(tensors)?;
         Ok(parts.iter().map(ProjectionPart::packed_bytes).fold(0, usize::saturating_add))
     }
 
-    /// Returns the bytes of a packed matrix.
     pub(crate) fn matrix_bytes(&self, tensor: Tensor, shape: &[usize]) -> Result<usize, LoadError> {
         Ok(self.part(tensor, shape)?.packed_bytes())
     }
@@ -663,9 +657,7 @@ pub(crate) struct PackedPart<'a> {
     target: Option<&'a Weights>,
     /// The layers that are not on another device.
     layers: Range<usize>,
-    /// Whether the embedding is used.
     embedding: bool,
-    /// Whether the head is used.
     head: bool,
 }
 
@@ -688,7 +680,6 @@ impl PackedPart<'_> {
         if is_used { self.share.rows(architecture, tensor) } else { 0..0 }
     }
 
-    /// Returns the numbers of the layers with the layers.
     fn layers_of<'l>(
         &self,
         layers: impl IntoIterator<Item = &'l Layer>,
@@ -849,7 +840,6 @@ impl Weights {
         Ok(Self::part_of_stage(architecture, checkpoint, types, stage)?.layers)
     }
 
-    /// Returns the part of a model that is a stage.
     fn part_of_stage(
         architecture: &Architecture,
         source: &dyn TensorSource,
@@ -1107,7 +1097,6 @@ impl Weights {
         &self.layers[layers.start - first..layers.end - first]
     }
 
-    /// Returns the packed weights of a layer.
     pub(crate) fn layer(&self, layer: usize) -> &LayerWeights {
         &self.layers[layer - self.packed_layers.start]
     }
@@ -1281,7 +1270,6 @@ impl Weights {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_formats::Config;

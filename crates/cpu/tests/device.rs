@@ -1,7 +1,5 @@
 //! The CPU as a device of the suites that all devices share.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::testing::{cases, is_complete};
 use forerun_cpu::{CpuHeads, HeadWeights, Isa, Team, Transformer, Weights};
 use forerun_formats::{

@@ -1,8 +1,6 @@
 //! Features, the hidden states of the target that drafters read: they have the same bits in every
 //! pass, and move with the cache's slots.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::{FeatureRows, SequenceId, TokenId, TokenTree};
 use forerun_cpu::{Team, Transformer, Weights};
 use forerun_formats::checkpoint::Tensor;

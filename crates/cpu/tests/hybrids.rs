@@ -3,8 +3,6 @@
 //! That their bits depend on a row's prefix alone is tested with all other families, in
 //! `row_invariance.rs`, `batches.rs`, `layer_groups.rs` and `reference_device.rs`.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_cache::{ANCHOR_ROWS, RECENT_STATES};
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{Team, Transformer, Weights};

@@ -2,8 +2,6 @@
 //! has the bits of the slow reference model's layer-parallel pass, and every row that must be exact
 //! has the bits of an exact pass.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::testing::cases;
 use forerun_core::{SequenceId, TokenId, TokenTree, node_of_row};
 use forerun_cpu::{GroupParallelism, Isa, Team, Transformer, Weights, snapshot};

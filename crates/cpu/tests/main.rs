@@ -1,5 +1,7 @@
 //! Passes on the CPU. All tests are one program, because each program takes seconds to link.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 mod batches;
 mod device;
 mod features;

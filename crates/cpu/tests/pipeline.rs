@@ -1,8 +1,6 @@
 //! A model on several devices is bit-identical to the model on one: in logits, features and caches,
 //! for every split into stages. A pass that ends between two stages leaves the cache unchanged.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::testing::cases;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{
@@ -105,7 +103,6 @@ fn source() -> FeatureSource {
     FeatureSource::Layers(vec![0, 2, LAYERS])
 }
 
-/// Returns the model on one device.
 fn single_device(weights: &Arc<Weights>) -> CachedTransformer<Transformer> {
     let model = Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread()));
     CachedTransformer::new(model.with_features(source()))
@@ -129,7 +126,6 @@ fn bits_of(model: &mut impl LanguageModel, request: &ForwardRequest<'_>) -> Vec<
     output.logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 struct Request {
     tokens: Vec<TokenId>,

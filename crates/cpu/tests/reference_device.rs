@@ -1,8 +1,6 @@
 //! The CPU and the slow reference compute the same bits for every architecture, weight type and
 //! instruction set. Heads of blocks have no other device.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::device::{Cpu, team};
 use forerun_cpu::{BlockHeadWeights, CpuBlockHeads};
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout as L;

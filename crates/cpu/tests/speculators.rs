@@ -1,8 +1,6 @@
 //! Drafters trained for a target: what all devices share, and which files are whose drafter, which
 //! needs no device.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::device::Cpu;
 use forerun_cpu::SpeculatorWeights;
 use forerun_formats::checkpoint::DRAFTER_FILES;

@@ -1,8 +1,6 @@
 //! A model whose layers are on several members has the bits of one device: for every family, on two
 //! to four members. Passes that fail or are cancelled leave no member out of step.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::tensor_parallel::{
     Behaviour, CACHES, Disturbance, DisturbedExchange, TYPES, checkpoint, configs, conversation,
     logits, panic_of, tokens,

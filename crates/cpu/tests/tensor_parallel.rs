@@ -2,8 +2,6 @@
 //! every weight type, on any number of members. Passes that fail or are cancelled leave no member
 //! out of step.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_cache::PageStorage;
 use forerun_core::testing::is_complete;
 use forerun_core::{SequenceId, TokenId, TokenTree};

@@ -1,10 +1,8 @@
 //! Reads options from a JSON object, with errors that name the file, the option and its value.
 
-use std::path::Path;
-
-use serde_json::{Map, Value};
-
 use crate::load_error::{LoadError, shortened};
+use serde_json::{Map, Value};
+use std::path::Path;
 
 /// The largest size that is accepted: hundreds of times that of any model, and small enough that
 /// the product of two sizes fits in 64 bits.
@@ -91,7 +89,6 @@ impl<'a> JsonOptions<'a> {
         self.number(option)?.ok_or_else(|| self.missing(option, "a number"))
     }
 
-    /// Returns a list of numbers.
     pub(crate) fn required_numbers(&self, option: &'static str) -> Result<Vec<f32>, LoadError> {
         let numbers = self.typed(option, "a list of numbers", |value| {
             let number = |value: &Value| value.as_f64().map(|number| number as f32);
@@ -197,9 +194,7 @@ impl<'a> JsonOptions<'a> {
         found: &dyn std::fmt::Display,
         expected: &str,
     ) -> LoadError {
-        let (file, found, expected) =
-            (self.file.to_owned(), found.to_string(), expected.to_owned());
-        LoadError::InvalidOption { file, option, found, expected }
+        LoadError::invalid_option(self.file, option, found, expected)
     }
 
     pub(crate) fn missing(&self, option: &'static str, expected: &'static str) -> LoadError {
@@ -217,7 +212,6 @@ impl<'a> JsonOptions<'a> {
         convert(value).map(Some).ok_or_else(invalid)
     }
 
-    /// Returns the value of an option.
     pub(crate) fn get(&self, option: &str) -> Option<&Value> {
         self.values.get(option).filter(|value| !value.is_null())
     }

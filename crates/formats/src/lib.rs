@@ -4,6 +4,8 @@
 //! which has its weights. This crate may access files. It has no kernels, threads or caches:
 //! devices pack the weights and compute the model.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
+
 mod architecture;
 mod block_type;
 pub mod blocks;
@@ -17,6 +19,7 @@ mod load_error;
 mod mix;
 mod model_types;
 pub mod speculator;
+mod table_enum;
 mod tensor;
 mod weight_type;
 

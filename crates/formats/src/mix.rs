@@ -5,68 +5,46 @@
 
 use crate::architecture::{Architecture, Head};
 use crate::block_type::BlockType;
+use crate::table_enum::table_enum;
 use crate::tensor::{BlockHeadTensor, ExpertTensor, HeadTensor, LayerTensor, Tensor};
 use crate::weight_type::WeightType;
 use BlockType::{Q2_K, Q3_K, Q4_0, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
 use std::fmt;
 
-/// A choice of block types, named after the type of most matrices. Matrices that matter more have
-/// more bits.
-///
-/// A matrix whose number of inputs is no multiple of 256 has a type with blocks of 32 instead, and
-/// f16 if it is no multiple of 32 either.
-#[expect(non_camel_case_types, reason = "the names that llama.cpp uses")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mix {
+table_enum! {
+    /// A choice of block types, named after the type of most matrices. Matrices that matter more
+    /// have more bits.
+    ///
+    /// A matrix whose number of inputs is no multiple of 256 has a type with blocks of 32 instead,
+    /// and f16 if it is no multiple of 32 either.
+    #[expect(non_camel_case_types, reason = "the names that llama.cpp uses")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Mix;
+
+    /// Returns the code of a file's type (`llama_ftype`).
+    pub(crate) fn file_type() -> u32;
+
     /// Q2_K; some matrices in Q4_K.
-    Q2_K_S,
+    Q2_K_S = 21,
     /// llama.cpp's `Q2_K`: Q2_K, and Q3_K for the outputs of attention and MLP.
-    Q2_K_M,
+    Q2_K_M = 10,
     /// Q3_K, and Q6_K for the head.
-    Q3_K_S,
+    Q3_K_S = 11,
     /// Q3_K; values and the outputs of attention and MLP in Q4_K or Q5_K.
-    Q3_K_M,
+    Q3_K_M = 12,
     /// Q3_K; values and the outputs of attention and MLP in Q5_K.
-    Q3_K_L,
+    Q3_K_L = 13,
     /// Q4_K; values and MLP outputs of the first layers in Q5_K.
-    Q4_K_S,
+    Q4_K_S = 14,
     /// Q4_K; values and MLP outputs of half of the layers in Q6_K.
-    Q4_K_M,
+    Q4_K_M = 15,
     /// Q5_K, and Q6_K for the head.
-    Q5_K_S,
+    Q5_K_S = 16,
     /// Q5_K; values and MLP outputs of half of the layers in Q6_K.
-    Q5_K_M,
+    Q5_K_M = 17,
 }
 
 impl Mix {
-    /// All mixes.
-    pub const ALL: [Self; 9] = [
-        Self::Q2_K_S,
-        Self::Q2_K_M,
-        Self::Q3_K_S,
-        Self::Q3_K_M,
-        Self::Q3_K_L,
-        Self::Q4_K_S,
-        Self::Q4_K_M,
-        Self::Q5_K_S,
-        Self::Q5_K_M,
-    ];
-
-    /// Returns the code of a file's type (`llama_ftype`).
-    pub(crate) fn file_type(self) -> u32 {
-        match self {
-            Self::Q2_K_S => 21,
-            Self::Q2_K_M => 10,
-            Self::Q3_K_S => 11,
-            Self::Q3_K_M => 12,
-            Self::Q3_K_L => 13,
-            Self::Q4_K_S => 14,
-            Self::Q4_K_M => 15,
-            Self::Q5_K_S => 16,
-            Self::Q5_K_M => 17,
-        }
-    }
-
     /// Returns the type of a model's matrix with this number of inputs.
     pub(crate) fn of_model(
         self,

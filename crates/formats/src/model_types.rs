@@ -120,7 +120,6 @@ impl MatrixTypes {
     /// and floats have the smallest type that loses nothing for any of them.
     ///
     /// # Errors
-    ///
     /// When a matrix is missing, or has the wrong shape or an unsupported type.
     pub fn of_model(
         types: Option<WeightTypes>,
@@ -175,7 +174,6 @@ impl MatrixTypes {
     /// Chooses the types of the matrices of draft heads, without those of their prefix layer.
     ///
     /// # Errors
-    ///
     /// As [`Self::of_model`].
     pub fn of_heads(
         types: Option<WeightTypes>,
@@ -203,7 +201,6 @@ impl MatrixTypes {
     /// Chooses the types of the matrices of the heads after a block drafter's layers.
     ///
     /// # Errors
-    ///
     /// As [`Self::of_model`].
     pub fn of_block_heads(
         types: Option<WeightTypes>,
@@ -305,7 +302,6 @@ impl MatrixTypes {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::BlockType;

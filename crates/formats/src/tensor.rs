@@ -1,5 +1,6 @@
 //! The names and shapes of a model's tensors.
 
+use crate::table_enum::table_enum;
 use std::fmt;
 
 /// One weight tensor of a model, independent of the file format.
@@ -55,234 +56,168 @@ pub enum Tensor {
     BlockHead(BlockHeadTensor),
 }
 
-/// One weight tensor of a layer. Matrices are `[outputs, inputs]`; `q_size` is
-/// `num_attention_heads × head_dim` and `kv_size` is `num_key_value_heads × head_dim`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LayerTensor {
+table_enum! {
+    /// One weight tensor of a layer. Matrices are `[outputs, inputs]`; `q_size` is
+    /// `num_attention_heads × head_dim` and `kv_size` is `num_key_value_heads × head_dim`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum LayerTensor;
+
+    /// Returns the names in Hugging Face's checkpoints and in GGUF files, without the layer. In
+    /// GGUF files, some are parts of other tensors, and those of drafters do not occur.
+    pub(crate) fn names() -> [&'static str; 2];
+
     /// Weight of the norm before attention, `[hidden_size]`.
-    AttentionNorm,
+    AttentionNorm = ["input_layernorm.weight", "attn_norm.weight"],
     /// Bias of that norm, `[hidden_size]`.
-    AttentionNormBias,
+    AttentionNormBias = ["input_layernorm.bias", "attn_norm.bias"],
     /// Weight of the RMS norm of the hidden state, if attention also reads the embedding (EAGLE-3).
     /// [`Self::AttentionNorm`] is that of the embedding then.
-    HiddenNorm,
+    HiddenNorm = ["hidden_norm.weight", "attn_norm_2.weight"],
     /// Query projection, `[q_size, hidden_size]`; each head's rows in the half-split order of RoPE.
-    Query,
+    Query = ["self_attn.q_proj.weight", "attn_q.weight"],
     /// Key projection, `[kv_size, hidden_size]`; each head's rows in the half-split order of RoPE.
-    Key,
+    Key = ["self_attn.k_proj.weight", "attn_k.weight"],
     /// Value projection, `[kv_size, hidden_size]`.
-    Value,
+    Value = ["self_attn.v_proj.weight", "attn_v.weight"],
     /// Projection to the latent vector of queries, `[query_rank, hidden_size]`
     /// ([`Latent`](crate::Latent)).
-    QueryDown,
+    QueryDown = ["self_attn.q_a_proj.weight", "attn_q_a.weight"],
     /// Its bias, `[query_rank]`.
-    QueryDownBias,
+    QueryDownBias = ["self_attn.q_a_proj.bias", "attn_q_a.bias"],
     /// Weight of the RMS norm of the latent vector of queries, `[query_rank]`.
-    QueryLatentNorm,
+    QueryLatentNorm = ["self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight"],
     /// Expansion to queries, `[heads · (plain_dim + rope_dim), query_rank]`: each head's rows
     /// without RoPE, then those with RoPE in its half-split order. [`Self::Query`] has this order,
     /// too, if only keys and values are compressed.
-    QueryUp,
+    QueryUp = ["self_attn.q_b_proj.weight", "attn_q_b.weight"],
     /// Projection to the latent vector of keys and values, and to the part of the keys with RoPE:
     /// `[rank + rope_dim, hidden_size]`, the latter in the half-split order.
-    LatentDown,
+    LatentDown = ["self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"],
     /// Its bias, `[rank + rope_dim]`.
-    LatentDownBias,
+    LatentDownBias = ["self_attn.kv_a_proj_with_mqa.bias", "attn_kv_a_mqa.bias"],
     /// Weight of the RMS norm of the latent vector of keys and values, `[rank]`.
-    LatentNorm,
+    LatentNorm = ["self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"],
     /// Expansion to keys and values, `[heads · (plain_dim + value_dim), rank]`: each head's keys,
     /// then its values.
-    LatentUp,
+    LatentUp = ["self_attn.kv_b_proj.weight", "attn_kv_b.weight"],
     /// Bias of the query projection, `[q_size]`, in the order of its rows.
-    QueryBias,
+    QueryBias = ["self_attn.q_proj.bias", "attn_q.bias"],
     /// Bias of the key projection, `[kv_size]`, in the order of its rows.
-    KeyBias,
+    KeyBias = ["self_attn.k_proj.bias", "attn_k.bias"],
     /// Bias of the value projection, `[kv_size]`.
-    ValueBias,
+    ValueBias = ["self_attn.v_proj.bias", "attn_v.bias"],
     /// Weight of the norm of queries: `[head_dim]` for each head, or `[q_size]`
     /// ([`QkNorms`](crate::QkNorms)).
-    QueryNorm,
+    QueryNorm = ["self_attn.q_norm.weight", "attn_q_norm.weight"],
     /// Weight of the norm of keys: `[head_dim]` for each head, or `[kv_size]`.
-    KeyNorm,
+    KeyNorm = ["self_attn.k_norm.weight", "attn_k_norm.weight"],
     /// The score of each head's attention sink, `[num_attention_heads]`.
-    Sinks,
+    Sinks = ["self_attn.sinks", "attn_sinks.weight"],
     /// Projection whose sigmoid multiplies the output of attention, `[q_size, hidden_size]`.
-    AttentionGate,
+    AttentionGate = ["self_attn.gate_proj.weight", "attn_q_gate.weight"],
     /// Its bias, `[q_size]`.
-    AttentionGateBias,
+    AttentionGateBias = ["self_attn.gate_proj.bias", "attn_q_gate.bias"],
     /// Output projection of attention, `[hidden_size, q_size]`.
-    Output,
+    Output = ["self_attn.o_proj.weight", "attn_output.weight"],
     /// Bias of attention's output projection, `[hidden_size]`.
-    OutputBias,
+    OutputBias = ["self_attn.o_proj.bias", "attn_output.bias"],
     /// Query projection of a recurrent mixer, `[key_width, hidden_size]`
     /// ([`Recurrent`](crate::Recurrent)).
-    MixerQuery,
+    MixerQuery = ["linear_attn.in_proj_q.weight", "ssm_in_q.weight"],
     /// Key projection of a recurrent mixer, `[key_width, hidden_size]`.
-    MixerKey,
+    MixerKey = ["linear_attn.in_proj_k.weight", "ssm_in_k.weight"],
     /// Value projection of a recurrent mixer, `[value_width, hidden_size]`.
-    MixerValue,
+    MixerValue = ["linear_attn.in_proj_v.weight", "ssm_in_v.weight"],
     /// Projection to the gates of a recurrent mixer, `[value_width, hidden_size]`.
-    MixerGate,
+    MixerGate = ["linear_attn.in_proj_z.weight", "ssm_in_z.weight"],
     /// Projection to the `β` of a recurrent mixer, `[beta_width, hidden_size]`.
-    MixerBeta,
+    MixerBeta = ["linear_attn.in_proj_b.weight", "ssm_beta.weight"],
     /// Projection to the decays of a recurrent mixer, `[value heads, hidden_size]`.
-    MixerDecay,
+    MixerDecay = ["linear_attn.in_proj_a.weight", "ssm_alpha.weight"],
     /// Convolution of queries, `[key_width, kernel]`; the last column applies to the row itself.
-    QueryConv,
+    QueryConv = ["linear_attn.conv_q.weight", "ssm_conv1d_q.weight"],
     /// Convolution of keys, `[key_width, kernel]`.
-    KeyConv,
+    KeyConv = ["linear_attn.conv_k.weight", "ssm_conv1d_k.weight"],
     /// Convolution of values, `[value_width, kernel]`.
-    ValueConv,
+    ValueConv = ["linear_attn.conv_v.weight", "ssm_conv1d_v.weight"],
     /// Bias of the convolution of queries, `[key_width]`.
-    QueryConvBias,
+    QueryConvBias = ["linear_attn.conv_q.bias", "ssm_conv1d_q.bias"],
     /// Bias of the convolution of keys, `[key_width]`.
-    KeyConvBias,
+    KeyConvBias = ["linear_attn.conv_k.bias", "ssm_conv1d_k.bias"],
     /// Bias of the convolution of values, `[value_width]`.
-    ValueConvBias,
+    ValueConvBias = ["linear_attn.conv_v.bias", "ssm_conv1d_v.bias"],
     /// Logarithm of the rate of each head's decay, `[value heads]`.
-    DecayRate,
+    DecayRate = ["linear_attn.A_log", "ssm_a"],
     /// What is added to the projection to decays, `[value heads]`.
-    DecayBias,
+    DecayBias = ["linear_attn.dt_bias", "ssm_dt.bias"],
     /// The factor with which each head's values are added to its output, `[value heads]`.
-    Skip,
+    Skip = ["linear_attn.D", "ssm_d"],
     /// Weight of the norm of a recurrent mixer's output: `[value_dim]` for each head, or
     /// `[value_width]`.
-    MixerNorm,
+    MixerNorm = ["linear_attn.norm.weight", "ssm_norm.weight"],
     /// Output projection of a recurrent mixer, `[hidden_size, value_width]`.
-    MixerOutput,
+    MixerOutput = ["linear_attn.out_proj.weight", "ssm_out.weight"],
     /// Weight of the norm of what attention adds, `[hidden_size]`.
-    AttentionOutputNorm,
+    AttentionOutputNorm = ["post_self_attn_layernorm.weight", "post_attention_norm.weight"],
     /// Weight of the norm before the MLP, `[hidden_size]`.
-    MlpNorm,
+    MlpNorm = ["post_attention_layernorm.weight", "ffn_norm.weight"],
     /// Bias of that norm, `[hidden_size]`.
-    MlpNormBias,
+    MlpNormBias = ["post_attention_layernorm.bias", "ffn_norm.bias"],
     /// Weight of the norm of what the router reads, `[hidden_size]`
     /// ([`Router::own_norm`](crate::Router::own_norm)).
-    RouterNorm,
+    RouterNorm = ["router.scale", "ffn_gate_inp.scale"],
     /// Projection to the scores of the experts, `[experts, hidden_size]`.
-    Router,
+    Router = ["mlp.gate.weight", "ffn_gate_inp.weight"],
     /// Its bias, `[experts]`.
-    RouterBias,
+    RouterBias = ["mlp.gate.bias", "ffn_gate_inp.bias"],
     /// What is added to the experts' weights to choose some of them, `[experts]`.
-    RouterCorrection,
+    RouterCorrection = ["mlp.gate.e_score_correction_bias", "exp_probs_b.bias"],
     /// The factors of the experts' weights, `[experts]`.
-    ExpertScales,
+    ExpertScales = ["router.per_expert_scale", "ffn_down_exps.scale"],
     /// Weight of the norm of what the experts read, `[hidden_size]`
     /// ([`Experts::own_norms`](crate::Experts::own_norms)).
-    ExpertsNorm,
+    ExpertsNorm = ["pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"],
     /// Weight of the norm of what the experts add, `[hidden_size]`.
-    ExpertsOutputNorm,
+    ExpertsOutputNorm = ["post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"],
     /// Weight of the norm of what the dense MLP next to the experts adds, `[hidden_size]`.
-    DenseOutputNorm,
+    DenseOutputNorm = ["post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"],
     /// Projection whose sigmoid is the factor of the dense MLP next to experts, `[1, hidden_size]`.
-    SharedGate,
+    SharedGate = ["mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"],
     /// Gate projection of the MLP (input of the activation), `[intermediate_size, hidden_size]`.
-    Gate,
+    Gate = ["mlp.gate_proj.weight", "ffn_gate.weight"],
     /// Up projection of the MLP, `[intermediate_size, hidden_size]`.
-    Up,
+    Up = ["mlp.up_proj.weight", "ffn_up.weight"],
     /// Bias of the gate projection, `[intermediate_size]`.
-    GateBias,
+    GateBias = ["mlp.gate_proj.bias", "ffn_gate.bias"],
     /// Bias of the up projection, `[intermediate_size]`.
-    UpBias,
+    UpBias = ["mlp.up_proj.bias", "ffn_up.bias"],
     /// Down projection of the MLP, `[hidden_size, intermediate_size]`.
-    Down,
+    Down = ["mlp.down_proj.weight", "ffn_down.weight"],
     /// Bias of the down projection, `[hidden_size]`.
-    DownBias,
+    DownBias = ["mlp.down_proj.bias", "ffn_down.bias"],
     /// Weight of the norm of what the MLP adds, `[hidden_size]`.
-    MlpOutputNorm,
+    MlpOutputNorm = ["post_mlp_layernorm.weight", "post_ffw_norm.weight"],
     /// Projection to the gate of the layer's own input, `[width, hidden_size]`
     /// ([`OwnInput`](crate::OwnInput)).
-    InputGate,
+    InputGate = ["per_layer_input_gate.weight", "inp_gate.weight"],
     /// Projection of the gated input, `[hidden_size, width]`.
-    InputUp,
+    InputUp = ["per_layer_projection.weight", "proj.weight"],
     /// Weight of the norm of what it adds, `[hidden_size]`.
-    InputNorm,
+    InputNorm = ["post_per_layer_input_norm.weight", "post_norm.weight"],
     /// The factor of the hidden state after the layer, `[1]`.
-    Scalar,
+    Scalar = ["layer_scalar", "layer_output_scale.weight"],
     /// The convolutions of what attention reads and of what it adds, over the rows of a block:
     /// `[2, taps, hidden_size]` ([`BlockConv`](crate::BlockConv)).
-    AttentionConv,
+    AttentionConv = ["attention_conv.base_kernel", "attn_conv.weight"],
     /// Projection to what a row adds to both of them, `[2 · taps · groups, hidden_size]`.
-    AttentionConvProjection,
+    AttentionConvProjection = ["attention_conv.kernel_projection.weight", "attn_conv_proj.weight"],
     /// The convolutions of what the MLP reads and of what it adds, `[2, taps, hidden_size]`.
-    MlpConv,
+    MlpConv = ["mlp_conv.base_kernel", "ffn_conv.weight"],
     /// Projection to what a row adds to both of them, `[2 · taps · groups, hidden_size]`.
-    MlpConvProjection,
+    MlpConvProjection = ["mlp_conv.kernel_projection.weight", "ffn_conv_proj.weight"],
 }
 
 impl LayerTensor {
-    /// All tensors that a layer can have, in the order of the forward pass.
-    pub const ALL: [Self; 68] = [
-        Self::AttentionNorm,
-        Self::AttentionNormBias,
-        Self::HiddenNorm,
-        Self::Query,
-        Self::Key,
-        Self::Value,
-        Self::QueryDown,
-        Self::QueryDownBias,
-        Self::QueryLatentNorm,
-        Self::QueryUp,
-        Self::LatentDown,
-        Self::LatentDownBias,
-        Self::LatentNorm,
-        Self::LatentUp,
-        Self::QueryBias,
-        Self::KeyBias,
-        Self::ValueBias,
-        Self::QueryNorm,
-        Self::KeyNorm,
-        Self::Sinks,
-        Self::AttentionGate,
-        Self::AttentionGateBias,
-        Self::Output,
-        Self::OutputBias,
-        Self::MixerQuery,
-        Self::MixerKey,
-        Self::MixerValue,
-        Self::MixerGate,
-        Self::MixerBeta,
-        Self::MixerDecay,
-        Self::QueryConv,
-        Self::KeyConv,
-        Self::ValueConv,
-        Self::QueryConvBias,
-        Self::KeyConvBias,
-        Self::ValueConvBias,
-        Self::DecayRate,
-        Self::DecayBias,
-        Self::Skip,
-        Self::MixerNorm,
-        Self::MixerOutput,
-        Self::AttentionOutputNorm,
-        Self::MlpNorm,
-        Self::MlpNormBias,
-        Self::RouterNorm,
-        Self::Router,
-        Self::RouterBias,
-        Self::RouterCorrection,
-        Self::ExpertScales,
-        Self::ExpertsNorm,
-        Self::ExpertsOutputNorm,
-        Self::DenseOutputNorm,
-        Self::SharedGate,
-        Self::Gate,
-        Self::Up,
-        Self::GateBias,
-        Self::UpBias,
-        Self::Down,
-        Self::DownBias,
-        Self::MlpOutputNorm,
-        Self::InputGate,
-        Self::InputUp,
-        Self::InputNorm,
-        Self::Scalar,
-        Self::AttentionConv,
-        Self::AttentionConvProjection,
-        Self::MlpConv,
-        Self::MlpConvProjection,
-    ];
-
     /// The matrices of a layer. Those of one projection have the same inputs, and are computed
     /// together.
     pub const PROJECTIONS: [&'static [Self]; 11] = [
@@ -313,7 +248,6 @@ impl LayerTensor {
         &[Self::MlpConvProjection],
     ];
 
-    /// Whether the tensor is the bias of a projection.
     pub(crate) fn is_bias(self) -> bool {
         self.name().ends_with(".bias")
     }
@@ -323,7 +257,6 @@ impl LayerTensor {
         matches!(self, Self::QueryConv | Self::KeyConv | Self::ValueConv)
     }
 
-    /// Whether the tensor holds the weights of a norm.
     pub(crate) fn is_norm_weight(self) -> bool {
         matches!(
             self,
@@ -344,102 +277,37 @@ impl LayerTensor {
         )
     }
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::AttentionNorm => "input_layernorm.weight",
-            Self::AttentionNormBias => "input_layernorm.bias",
-            Self::HiddenNorm => "hidden_norm.weight",
-            Self::Query => "self_attn.q_proj.weight",
-            Self::Key => "self_attn.k_proj.weight",
-            Self::Value => "self_attn.v_proj.weight",
-            Self::QueryDown => "self_attn.q_a_proj.weight",
-            Self::QueryDownBias => "self_attn.q_a_proj.bias",
-            Self::QueryLatentNorm => "self_attn.q_a_layernorm.weight",
-            Self::QueryUp => "self_attn.q_b_proj.weight",
-            Self::LatentDown => "self_attn.kv_a_proj_with_mqa.weight",
-            Self::LatentDownBias => "self_attn.kv_a_proj_with_mqa.bias",
-            Self::LatentNorm => "self_attn.kv_a_layernorm.weight",
-            Self::LatentUp => "self_attn.kv_b_proj.weight",
-            Self::QueryBias => "self_attn.q_proj.bias",
-            Self::KeyBias => "self_attn.k_proj.bias",
-            Self::ValueBias => "self_attn.v_proj.bias",
-            Self::QueryNorm => "self_attn.q_norm.weight",
-            Self::KeyNorm => "self_attn.k_norm.weight",
-            Self::Sinks => "self_attn.sinks",
-            Self::AttentionGate => "self_attn.gate_proj.weight",
-            Self::AttentionGateBias => "self_attn.gate_proj.bias",
-            Self::Output => "self_attn.o_proj.weight",
-            Self::OutputBias => "self_attn.o_proj.bias",
-            Self::MixerQuery => "linear_attn.in_proj_q.weight",
-            Self::MixerKey => "linear_attn.in_proj_k.weight",
-            Self::MixerValue => "linear_attn.in_proj_v.weight",
-            Self::MixerGate => "linear_attn.in_proj_z.weight",
-            Self::MixerBeta => "linear_attn.in_proj_b.weight",
-            Self::MixerDecay => "linear_attn.in_proj_a.weight",
-            Self::QueryConv => "linear_attn.conv_q.weight",
-            Self::KeyConv => "linear_attn.conv_k.weight",
-            Self::ValueConv => "linear_attn.conv_v.weight",
-            Self::QueryConvBias => "linear_attn.conv_q.bias",
-            Self::KeyConvBias => "linear_attn.conv_k.bias",
-            Self::ValueConvBias => "linear_attn.conv_v.bias",
-            Self::DecayRate => "linear_attn.A_log",
-            Self::DecayBias => "linear_attn.dt_bias",
-            Self::Skip => "linear_attn.D",
-            Self::MixerNorm => "linear_attn.norm.weight",
-            Self::MixerOutput => "linear_attn.out_proj.weight",
-            Self::AttentionOutputNorm => "post_self_attn_layernorm.weight",
-            Self::MlpNorm => "post_attention_layernorm.weight",
-            Self::MlpNormBias => "post_attention_layernorm.bias",
-            Self::Router => "mlp.gate.weight",
-            Self::RouterBias => "mlp.gate.bias",
-            Self::RouterCorrection => "mlp.gate.e_score_correction_bias",
-            Self::RouterNorm => "router.scale",
-            Self::ExpertScales => "router.per_expert_scale",
-            Self::ExpertsNorm => "pre_feedforward_layernorm_2.weight",
-            Self::ExpertsOutputNorm => "post_feedforward_layernorm_2.weight",
-            Self::DenseOutputNorm => "post_feedforward_layernorm_1.weight",
-            Self::SharedGate => "mlp.shared_expert_gate.weight",
-            Self::Gate => "mlp.gate_proj.weight",
-            Self::Up => "mlp.up_proj.weight",
-            Self::GateBias => "mlp.gate_proj.bias",
-            Self::UpBias => "mlp.up_proj.bias",
-            Self::Down => "mlp.down_proj.weight",
-            Self::DownBias => "mlp.down_proj.bias",
-            Self::MlpOutputNorm => "post_mlp_layernorm.weight",
-            Self::InputGate => "per_layer_input_gate.weight",
-            Self::InputUp => "per_layer_projection.weight",
-            Self::InputNorm => "post_per_layer_input_norm.weight",
-            Self::Scalar => "layer_scalar",
-            Self::AttentionConv => "attention_conv.base_kernel",
-            Self::AttentionConvProjection => "attention_conv.kernel_projection.weight",
-            Self::MlpConv => "mlp_conv.base_kernel",
-            Self::MlpConvProjection => "mlp_conv.kernel_projection.weight",
-        }
+    /// Returns the name in Hugging Face's checkpoints, without the layer.
+    pub(crate) fn name(self) -> &'static str {
+        let [name, _] = self.names();
+        name
     }
 }
 
-/// One weight tensor of an expert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ExpertTensor {
+table_enum! {
+    /// One weight tensor of an expert.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum ExpertTensor;
+
+    /// Returns the tensor with the same meaning in a dense MLP.
+    #[must_use]
+    pub fn dense() -> LayerTensor;
+
     /// Gate projection (input of the activation), `[intermediate_size, hidden_size]`.
-    Gate,
+    Gate = LayerTensor::Gate,
     /// Up projection, `[intermediate_size, hidden_size]`.
-    Up,
+    Up = LayerTensor::Up,
     /// Bias of the gate projection, `[intermediate_size]`.
-    GateBias,
+    GateBias = LayerTensor::GateBias,
     /// Bias of the up projection, `[intermediate_size]`.
-    UpBias,
+    UpBias = LayerTensor::UpBias,
     /// Down projection, `[hidden_size, intermediate_size]`.
-    Down,
+    Down = LayerTensor::Down,
     /// Bias of the down projection, `[hidden_size]`.
-    DownBias,
+    DownBias = LayerTensor::DownBias,
 }
 
 impl ExpertTensor {
-    /// All tensors that an expert can have, in the order of the forward pass.
-    pub const ALL: [Self; 6] =
-        [Self::Gate, Self::Up, Self::GateBias, Self::UpBias, Self::Down, Self::DownBias];
-
     /// The matrices of an expert. Those of one projection have the same inputs, and are computed
     /// together.
     pub const PROJECTIONS: [&'static [Self]; 2] = [&[Self::Gate, Self::Up], &[Self::Down]];
@@ -450,19 +318,6 @@ impl ExpertTensor {
             Self::Gate | Self::GateBias => 0,
             Self::Up | Self::UpBias => 1,
             Self::Down | Self::DownBias => 2,
-        }
-    }
-
-    /// Returns the tensor with the same meaning in a dense MLP.
-    #[must_use]
-    pub fn dense(self) -> LayerTensor {
-        match self {
-            Self::Gate => LayerTensor::Gate,
-            Self::Up => LayerTensor::Up,
-            Self::GateBias => LayerTensor::GateBias,
-            Self::UpBias => LayerTensor::UpBias,
-            Self::Down => LayerTensor::Down,
-            Self::DownBias => LayerTensor::DownBias,
         }
     }
 }
@@ -503,84 +358,70 @@ impl HeadTensor {
     }
 }
 
-/// One weight tensor of the heads after a block drafter's layers (DSpark, DFlash 2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BlockHeadTensor {
+table_enum! {
+    /// One weight tensor of the heads after a block drafter's layers (DSpark, DFlash 2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum BlockHeadTensor;
+
+    /// Returns the name in checkpoints.
+    fn name() -> &'static str;
+
     /// The embedding of the token before a position, `[vocab_size, rank]`.
-    Previous,
+    Previous = "markov_head.markov_w1.weight",
     /// Matrix to the bias of logits, `[head outputs, rank]`.
-    LogitBias,
+    LogitBias = "markov_head.markov_w2.weight",
     /// Projection whose sigmoid multiplies the embedding, `[rank, hidden_size + rank]`.
-    Gate,
+    Gate = "markov_head.gate_proj.weight",
     /// Its bias, `[rank]`.
-    GateBias,
+    GateBias = "markov_head.gate_proj.bias",
     /// Projection to the gate, the candidate and the output of a recurrent state,
     /// `[3 · rank, 2 · rank + hidden_size]`.
-    Joint,
+    Joint = "markov_head.joint_proj.weight",
     /// Its bias, `[3 · rank]`.
-    JointBias,
+    JointBias = "markov_head.joint_proj.bias",
     /// Projection to the logit of the confidence, `[1, hidden_size]` or `[1, hidden_size + rank]`.
-    Confidence,
+    Confidence = "confidence_head.proj.weight",
     /// Its bias, `[1]`.
-    ConfidenceBias,
+    ConfidenceBias = "confidence_head.proj.bias",
     /// What the selector knows of the token before a position, `[vocab_size, rank]`.
-    Predecessor,
+    Predecessor = "candidate_selector.predecessor_codebook",
     /// What the selector knows of a candidate, `[vocab_size, rank]`.
-    Successor,
+    Successor = "candidate_selector.successor_codebook",
     /// Projection of the hidden state for the selector, `[rank, hidden_size]`.
-    SelectorProjection,
-}
-
-impl BlockHeadTensor {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Previous => "markov_head.markov_w1.weight",
-            Self::LogitBias => "markov_head.markov_w2.weight",
-            Self::Gate => "markov_head.gate_proj.weight",
-            Self::GateBias => "markov_head.gate_proj.bias",
-            Self::Joint => "markov_head.joint_proj.weight",
-            Self::JointBias => "markov_head.joint_proj.bias",
-            Self::Confidence => "confidence_head.proj.weight",
-            Self::ConfidenceBias => "confidence_head.proj.bias",
-            Self::Predecessor => "candidate_selector.predecessor_codebook",
-            Self::Successor => "candidate_selector.successor_codebook",
-            Self::SelectorProjection => "candidate_selector.hidden_projection.weight",
-        }
-    }
+    SelectorProjection = "candidate_selector.hidden_projection.weight",
 }
 
 /// Formats the tensor's name in Hugging Face checkpoints. Errors use it for every format.
 impl fmt::Display for Tensor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Embedding => formatter.write_str("model.embed_tokens.weight"),
-            Self::Positions => formatter.write_str("model.embed_positions.weight"),
-            Self::LayerInputs => formatter.write_str("model.embed_tokens_per_layer.weight"),
-            Self::LayerInputProjection => {
-                formatter.write_str("model.per_layer_model_projection.weight")
-            }
-            Self::LayerInputNorm => formatter.write_str("model.per_layer_projection_norm.weight"),
-            Self::FinalNorm => formatter.write_str("model.norm.weight"),
-            Self::FinalNormBias => formatter.write_str("model.norm.bias"),
-            Self::Head => formatter.write_str("lm_head.weight"),
-            Self::HeadBias => formatter.write_str("lm_head.bias"),
+        let name = match self {
+            Self::Embedding => "model.embed_tokens.weight",
+            Self::Positions => "model.embed_positions.weight",
+            Self::LayerInputs => "model.embed_tokens_per_layer.weight",
+            Self::LayerInputProjection => "model.per_layer_model_projection.weight",
+            Self::LayerInputNorm => "model.per_layer_projection_norm.weight",
+            Self::FinalNorm => "model.norm.weight",
+            Self::FinalNormBias => "model.norm.bias",
+            Self::Head => "lm_head.weight",
+            Self::HeadBias => "lm_head.bias",
             Self::Layer(layer, tensor) => {
-                write!(formatter, "model.layers.{layer}.{}", tensor.name())
+                return write!(formatter, "model.layers.{layer}.{}", tensor.name());
             }
             Self::Expert(layer, expert, tensor) => {
                 let part = tensor.dense().name().trim_start_matches("mlp.");
-                write!(formatter, "model.layers.{layer}.mlp.experts.{expert}.{part}")
+                return write!(formatter, "model.layers.{layer}.mlp.experts.{expert}.{part}");
             }
-            Self::MaskEmbeddings => formatter.write_str("mask_embeddings.weight"),
-            Self::MaskFeatures => formatter.write_str("mask_features.weight"),
-            Self::Fusion => formatter.write_str("fc.weight"),
-            Self::FusionBias => formatter.write_str("fc.bias"),
-            Self::EmbeddingNorm => formatter.write_str("enorm.weight"),
-            Self::FeatureNorm => formatter.write_str("input_norm.weight"),
-            Self::FeaturePartNorm(part) => write!(formatter, "fc_norm.{part}.weight"),
-            Self::ContextNorm => formatter.write_str("hidden_norm.weight"),
-            Self::DraftHead(head, tensor) => write!(formatter, "heads.{head}.{tensor:?}"),
-            Self::BlockHead(tensor) => formatter.write_str(tensor.name()),
-        }
+            Self::MaskEmbeddings => "mask_embeddings.weight",
+            Self::MaskFeatures => "mask_features.weight",
+            Self::Fusion => "fc.weight",
+            Self::FusionBias => "fc.bias",
+            Self::EmbeddingNorm => "enorm.weight",
+            Self::FeatureNorm => "input_norm.weight",
+            Self::FeaturePartNorm(part) => return write!(formatter, "fc_norm.{part}.weight"),
+            Self::ContextNorm => "hidden_norm.weight",
+            Self::DraftHead(head, tensor) => return write!(formatter, "heads.{head}.{tensor:?}"),
+            Self::BlockHead(tensor) => tensor.name(),
+        };
+        formatter.write_str(name)
     }
 }

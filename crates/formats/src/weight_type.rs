@@ -1,6 +1,7 @@
 //! The types in which models are computed, and the rounding of weights to them.
 
 use crate::block_type::BlockType;
+use crate::table_enum::table_enum;
 use half::{bf16, f16};
 use std::fmt;
 use std::str::FromStr;
@@ -81,25 +82,28 @@ impl From<WeightType> for Dtype {
     }
 }
 
-/// The type of cached keys and values. Each type counts as a model of its own, as weight types do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CacheType {
+table_enum! {
+    /// The type of cached keys and values. Each type counts as a model of its own, as weight types
+    /// do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum CacheType;
+
+    /// Returns the name in options.
+    fn name() -> &'static str;
+
     /// 32-bit floats.
-    F32,
+    F32 = "f32",
     /// IEEE half precision: up to 65,504.
-    F16,
+    F16 = "f16",
     /// bfloat16: the range of f32, with 8 significant bits.
-    Bf16,
+    Bf16 = "bf16",
     /// 8-bit integers in blocks of 32 dimensions of a head, with an f32 scale each. So every finite
     /// number fits, unlike with scales in half precision, and a row depends on no other row. A
     /// block with a number that is not finite has the scale NaN, so the error reaches the logits.
-    Q8,
+    Q8 = "q8",
 }
 
 impl CacheType {
-    /// All types, the most exact one first.
-    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8];
-
     /// Rounds a head's key or value, `[head_dim]`, to the numbers that a cache of this type holds.
     pub fn round(self, head: &mut [f32]) {
         match self {
@@ -146,12 +150,7 @@ impl FromStr for CacheType {
 
 impl fmt::Display for CacheType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::Q8 => "q8",
-        })
+        f.write_str(self.name())
     }
 }
 

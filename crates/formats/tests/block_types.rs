@@ -1,8 +1,6 @@
 //! Block types against the Python package `gguf`. `scripts/goldens/make_block_types.py` makes the
 //! goldens.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_formats::BlockType;
 use forerun_formats::blocks::{UnpackedBlock, dequantize, first_non_finite, quantize};
 use proptest::prelude::*;
@@ -19,7 +17,6 @@ fn golden_floats(name: &str) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
-/// Returns the weights of whole blocks.
 fn weights_of(block_type: BlockType, bytes: &[u8]) -> Vec<f32> {
     let mut weights = vec![f32::NAN; bytes.len() / block_type.bytes() * block_type.weights()];
     dequantize(block_type, bytes, &mut weights);

@@ -1,9 +1,5 @@
 //! Damaged checkpoints are rejected with a message that names the file and the problem. Valid
 //! checkpoints open.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
@@ -12,6 +8,8 @@ use forerun_formats::checkpoint::{Checkpoint, Dtype, LayerTensor, LoadError, Ten
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 const INDEX: &str = "model.safetensors.index.json";
@@ -54,7 +52,6 @@ fn write_llama2c(directory: &Path) {
     fs::write(directory.join("tok5.bin"), [0; 8]).unwrap();
 }
 
-/// Sets an option in a JSON file.
 fn set(directory: &Path, file: &str, option: &str, value: Value) {
     let file = directory.join(file);
     let mut options: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();

@@ -1,8 +1,6 @@
 //! EAGLE-3's options in both layouts: what they say, and that whatever is not understood is refused
 //! by name. Ignoring an option would keep the text and silently cost acceptance.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_formats::checkpoint::random_speculator::{
     Eagle3Options, RandomSpeculator, SpeculatorLayout,

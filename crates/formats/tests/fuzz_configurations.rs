@@ -3,8 +3,6 @@
 //!
 //! `FORERUN_CASES` sets the number of cases (`just fuzz` runs a million).
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_formats::checkpoint::Dtype;
 use forerun_formats::checkpoint::random::{example_config, example_families};
 use forerun_formats::{Config, LoadError};

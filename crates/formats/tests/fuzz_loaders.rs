@@ -9,19 +9,18 @@
 #[path = "gguf/builder.rs"]
 mod builder;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use forerun_formats::checkpoint::gguf::GgufMetadata;
 use forerun_formats::checkpoint::{
     Checkpoint, LayerTensor, LoadError, Tensor, WeightFile, WeightIndex,
 };
 use forerun_formats::config::Config;
 use safetensors::{Dtype, tensor::TensorView};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An allocator that records the largest allocation, to detect unchecked sizes from files.
 struct RecordingAllocator;

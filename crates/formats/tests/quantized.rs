@@ -1,13 +1,6 @@
 //! Quantised matrices of safetensors files. `scripts/goldens/make_quantized.py` makes a checkpoint
 //! of each format, and restores its matrices by the format's definition.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-use std::collections::BTreeMap;
-use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-
 use forerun_formats::BlockType;
 use forerun_formats::checkpoint::{Checkpoint, Dtype, LoadError, SerializedTensor, WeightFile};
 use forerun_formats::config::Config;
@@ -15,6 +8,10 @@ use proptest::prelude::*;
 use safetensors::{Dtype as StoredDtype, SafeTensors};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 
 /// The formats, and the type that holds their weights exactly.
 const FORMATS: [(&str, Dtype); 19] = [

@@ -136,10 +136,8 @@ fn all_adapters() -> Vec<Adapter> {
 }
 
 /// Returns the adapters with their descriptions: GPUs with their own memory first, software last,
-/// and otherwise in the order of the drivers.
-///
-/// # Errors
-/// If an environment variable names an interface that is unknown, or not in this build.
+/// and otherwise in the order of the drivers. Fails if an environment variable names an interface
+/// that is unknown, or not in this build.
 pub(crate) fn find_adapters() -> Result<Vec<(GpuAdapter, Adapter)>, GpuError> {
     let mut adapters = cuda::chosen_adapters()?.unwrap_or_else(all_adapters);
     adapters.sort_by_key(|adapter| match adapter.get_info().device_type {

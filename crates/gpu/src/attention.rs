@@ -168,7 +168,6 @@ pub(crate) fn window(attention: &Attention) -> u32 {
     attention.window.and_then(|window| u32::try_from(window).ok()).unwrap_or(u32::MAX)
 }
 
-/// Returns the bytes of the partial results of attention for a row.
 fn partial_row_bytes(weights: &AttentionWeights, splits: u32) -> u64 {
     4 * weights.shape.n_heads as u64 * u64::from(splits) * (2 + weights.value_dim() as u64)
 }

@@ -39,10 +39,7 @@ impl GpuDevice {
     }
 
     /// Returns the seconds of a dispatch: the best of some rounds of `dispatches`, which take turns
-    /// with the bindings and of which each waits for the one before it.
-    ///
-    /// # Errors
-    /// If the GPU fails.
+    /// with the bindings and of which each waits for the one before it. Fails if the GPU fails.
     pub(crate) fn fastest_dispatch(
         &self,
         pipeline: &Pipeline,

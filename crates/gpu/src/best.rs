@@ -130,7 +130,6 @@ impl OutputRows {
         self.whole as usize
     }
 
-    /// Returns the number of selected tokens.
     pub(crate) fn selected(&self) -> u32 {
         self.selected
     }
@@ -207,12 +206,12 @@ impl Recorder<'_> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::device::GpuDevice;
     use crate::pacer::Pacer;
     use crate::recorder::BoundBuffers;
+    use crate::testing::gpu;
 
     /// Returns the best tokens of rows of this width, with the bits of their logits, as the kernel
     /// selects them.
@@ -265,14 +264,6 @@ mod tests {
         best
     }
 
-    fn device() -> Option<std::sync::Arc<GpuDevice>> {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            eprintln!("skipped: there is no GPU");
-            return None;
-        }
-        Some(GpuDevice::open(0).unwrap())
-    }
-
     /// Returns logits of one of several kinds: spread, with many ties, all equal, zeros of both
     /// signs, and with a few that are not finite.
     fn logits(kind: usize, len: usize) -> Vec<f32> {
@@ -300,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_best_tokens_are_those_of_a_plain_loop() {
-        let Some(device) = device() else { return };
+        let Some(device) = gpu() else { return };
         // Less than a slice, exactly one, and several that are not full.
         let widths = [3, 130, 255, 4096, 4097, 9001];
         for (number, width) in widths.into_iter().enumerate() {
@@ -325,7 +316,7 @@ mod tests {
 
     #[test]
     fn many_rows_and_large_vocabularies_have_their_best_tokens() {
-        let Some(device) = device() else { return };
+        let Some(device) = gpu() else { return };
         for (rows, width, count) in [(64, 1000, 1), (2, 151_936, 1), (1, 262_208, 64)] {
             let all: Vec<f32> = (0..rows).flat_map(|row| logits(row, width)).collect();
             let selection = Selection { count, tokens: width as u32 };

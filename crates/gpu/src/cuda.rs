@@ -42,10 +42,8 @@ impl Chosen {
     }
 }
 
-/// Returns the adapters that [`EMULATOR`] or [`API`] choose. `None` if they choose none.
-///
-/// # Errors
-/// If [`API`] has an unknown value, or one of the two is set and this crate is built without CUDA.
+/// Returns the adapters that [`EMULATOR`] or [`API`] choose. `None` if they choose none. Fails if
+/// [`API`] has an unknown value, or one of the two is set and this crate is built without CUDA.
 pub(crate) fn chosen_adapters() -> Result<Option<Vec<Adapter>>, GpuError> {
     let chosen = Chosen::of([EMULATOR, API].map(std::env::var_os))?;
     Ok(chosen.map(|chosen| match chosen {
@@ -88,7 +86,6 @@ fn emulated_adapters(folder: &Path) -> Vec<Adapter> {
     Vec::new()
 }
 
-/// Returns whether an adapter is CUDA's.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
 pub(crate) fn is_cuda(adapter: &Adapter) -> bool {
     #[cfg(feature = "cuda")]
@@ -165,7 +162,6 @@ pub(crate) fn is_offered_by(cuda: &AdapterInfo, others: &[AdapterInfo]) -> bool 
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use wgpu::{Backend, DeviceType};

@@ -51,7 +51,6 @@ pub struct GpuDevice {
     exact: bool,
     probe: Option<Probe>,
     pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
-    /// The pipelines on disk.
     store: Option<PipelineStore>,
     pub(crate) health: Arc<Health>,
     /// The last part of an upload that may still be in progress.
@@ -323,10 +322,8 @@ impl GpuDevice {
         self.queue.submit([])
     }
 
-    /// Waits until a submission has been computed.
-    ///
-    /// # Errors
-    /// If the GPU has failed, or its driver does not answer.
+    /// Waits until a submission has been computed. Fails if the GPU has failed, or its driver does
+    /// not answer.
     pub(crate) fn wait(&self, submission: SubmissionIndex) -> Result<(), GpuFailure> {
         self.wait_for(submission, if self.is_software() { SOFTWARE_PATIENCE } else { PATIENCE })
     }
@@ -348,7 +345,6 @@ impl GpuDevice {
     }
 }
 
-/// Describes a loss.
 fn loss(reason: DeviceLostReason, message: &str) -> String {
     // wgpu gives a device up if its own allocations fail, such as those of command buffers.
     match message.to_lowercase().contains("out of memory") {
@@ -382,16 +378,13 @@ fn check_limits(adapter: &GpuAdapter, limits: &Limits) -> Result<(), GpuError> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::testing::gpu;
 
     #[test]
     fn a_driver_that_does_not_answer_is_an_error() {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
-        let device = GpuDevice::open(0).unwrap();
+        let Some(device) = gpu() else { return };
         if device.adapter().driver == "emulator" {
             return eprintln!("skipped: the emulator's work is done when it is submitted");
         }

@@ -8,6 +8,7 @@ use forerun_model::PassError;
 
 /// A GPU that cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum GpuError {
     /// The environment variable `FORERUN_GPU_API` has an unknown value.
     #[error("{API} is {0:?}, but must be cuda: set it to that, or unset it")]
@@ -16,19 +17,12 @@ pub enum GpuError {
     #[error(
         "{variable} chooses CUDA, which this build does not have: build it with the feature `cuda`, or unset {variable}"
     )]
-    WithoutCuda {
-        /// The variable.
-        variable: &'static str,
-    },
+    WithoutCuda { variable: &'static str },
     /// There is no adapter with this number.
     #[error("there is no GPU {index}; found {found}; install the Vulkan driver of the GPU")]
-    NoAdapter {
-        /// The number that was asked for.
-        index: usize,
-        /// The adapters that exist, in words.
-        found: String,
-    },
-    /// There is no hardware.
+    NoAdapter { index: usize, found: String },
+    /// There is no hardware. `software` names a driver that computes on the processor, if there is
+    /// one.
     #[error(
         "no GPU was found for gpu:{index}; install the Vulkan driver of the GPU, and see `forerun doctor`; a container \
          needs the driver's files, too (with NVIDIA's toolkit, NVIDIA_DRIVER_CAPABILITIES=graphics,compute), or the feature \
@@ -37,24 +31,15 @@ pub enum GpuError {
             format!("; {name} computes on the processor and is for tests: {SOFTWARE}=1 allows it")
         })
     )]
-    NoGpu {
-        /// The number that was asked for.
-        index: usize,
-        /// The name of a driver that computes on the processor, if there is one.
-        software: Option<String>,
-    },
+    NoGpu { index: usize, software: Option<String> },
     /// The adapter is no hardware, but others are.
     #[error(
         "gpu:{index} is {name}, which computes on the processor and is for tests ({SOFTWARE}=1 allows it); `forerun \
          devices` lists the others"
     )]
-    Software {
-        /// The number that was asked for.
-        index: usize,
-        /// The name of the driver.
-        name: String,
-    },
-    /// The driver does not compute the defined bits.
+    Software { index: usize, name: String },
+    /// The driver does not compute the defined bits. `lax_interface` is the interface to it, if it
+    /// may change arithmetic there.
     #[error(
         "GPU {adapter}: its driver computes other bits than those that forerun defines ({found}), so a text could depend \
          on how it is verified; {advice}, or set {INEXACT}=1 to use it nevertheless",
@@ -63,53 +48,22 @@ pub enum GpuError {
             Some(interface) => format!("forerun cannot forbid this through {interface}: place the model on cores"),
         }
     )]
-    OtherBits {
-        /// The adapter's name.
-        adapter: String,
-        /// What the probe found.
-        found: String,
-        /// The interface to the driver, if the driver may change arithmetic there.
-        lax_interface: Option<String>,
-    },
+    OtherBits { adapter: String, found: String, lax_interface: Option<String> },
     /// GPUs with replicas of a model compute different bits.
     #[error(
         "the replicas of a model need GPUs that compute the same bits, but {first} and {second} do not; use one of them, \
          or equal GPUs with equal drivers"
     )]
-    DifferentBits {
-        /// One GPU, and what its probe found.
-        first: String,
-        /// The other one.
-        second: String,
-    },
+    DifferentBits { first: String, second: String },
     /// The adapter lacks a feature.
     #[error("GPU {adapter}: the driver has no {feature}; update the driver")]
-    MissingFeature {
-        /// The adapter's name.
-        adapter: String,
-        /// The missing feature.
-        feature: &'static str,
-    },
+    MissingFeature { adapter: String, feature: &'static str },
     /// A limit of the adapter is too small.
     #[error("GPU {adapter}: expected a {limit} of at least {expected}, found {found}")]
-    Limit {
-        /// The adapter's name.
-        adapter: String,
-        /// The limit.
-        limit: &'static str,
-        /// The smallest value that works.
-        expected: u64,
-        /// The adapter's value.
-        found: u64,
-    },
+    Limit { adapter: String, limit: &'static str, expected: u64, found: u64 },
     /// The driver refused to open the adapter.
     #[error("GPU {adapter}: cannot be opened: {cause}")]
-    Open {
-        /// The adapter's name.
-        adapter: String,
-        /// The driver's reason.
-        cause: String,
-    },
+    Open { adapter: String, cause: String },
     /// The GPU failed while it was probed.
     #[error(transparent)]
     Failure(#[from] GpuFailure),
@@ -117,6 +71,7 @@ pub enum GpuError {
 
 /// An open GPU that cannot do what is asked of it.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum GpuFailure {
     /// The GPU has too little free memory. It can be used further.
     #[error(
@@ -124,26 +79,14 @@ pub enum GpuFailure {
          fewer layers of the target (`--gpu-layers`), or place the model on the CPU",
         bytes.div_ceil(1 << 20)
     )]
-    OutOfMemory {
-        /// The adapter's name.
-        adapter: String,
-        /// What was to be allocated.
-        what: String,
-        /// Its size in bytes.
-        bytes: u64,
-    },
+    OutOfMemory { adapter: String, what: String, bytes: u64 },
     /// The GPU was lost, or its driver reported an error that should not happen. It cannot be used
     /// again.
     #[error(
         "GPU {adapter} has failed: {reason}; load the models on it again, or place them on the CPU (`target=cpu:0-3`, \
          `drafter=cpu:0`)"
     )]
-    Lost {
-        /// The adapter's name.
-        adapter: String,
-        /// What was found first.
-        reason: String,
-    },
+    Lost { adapter: String, reason: String },
 }
 
 impl From<GpuFailure> for PassError {
@@ -160,6 +103,7 @@ impl From<GpuFailure> for StorageError {
 
 /// A model that cannot be loaded on a GPU.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum GpuLoadError {
     /// The checkpoint cannot be read.
     #[error(transparent)]
@@ -169,33 +113,18 @@ pub enum GpuLoadError {
     Cancelled,
     /// The model has a piece that GPUs do not compute yet.
     #[error("GPUs do not compute {piece} yet; place the model on the CPU")]
-    Unsupported {
-        /// The piece and where it is.
-        piece: String,
-    },
+    Unsupported { piece: String },
     /// More layers were asked for than GPUs compute.
     #[error(
         "GPUs do not compute {piece} yet: give the GPU at most {layers} of this model's layers (`--gpu-layers {layers}`)"
     )]
-    UnsupportedLayers {
-        /// The piece and where it is.
-        piece: String,
-        /// The number of layers before it.
-        layers: usize,
-    },
+    UnsupportedLayers { piece: String, layers: usize },
     /// More layers were asked for than there is memory for.
     #[error(
         "GPU {adapter}: there is memory for {layers} of this model's layers, not for {asked}, with caches of 8,192 tokens \
          and the other models on it: choose a smaller type or fewer layers (`--gpu-layers {layers}`)"
     )]
-    TooManyLayers {
-        /// The adapter's name.
-        adapter: String,
-        /// The number of layers for which there is memory.
-        layers: usize,
-        /// The number that was asked for.
-        asked: usize,
-    },
+    TooManyLayers { adapter: String, layers: usize, asked: usize },
     /// The GPU has too little free memory, or was lost.
     #[error(transparent)]
     Failure(#[from] GpuFailure),

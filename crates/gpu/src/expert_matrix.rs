@@ -30,10 +30,8 @@ pub(crate) struct ExpertPart {
 impl ExpertMatrix {
     /// Uploads the tensors of a projection: `[kinds][experts]`, such as the gates and then the ups.
     /// The outputs of an expert's kinds follow one another. A part ends where the type changes, or
-    /// where a buffer would exceed what a kernel can read.
-    ///
-    /// # Errors
-    /// If a value is not finite, or there is no memory.
+    /// where a buffer would exceed what a kernel can read. Fails if a value is not finite, or there
+    /// is no memory.
     pub(crate) fn upload(
         device: &GpuDevice,
         name: &str,
@@ -90,7 +88,6 @@ impl ExpertMatrix {
         Ok(())
     }
 
-    /// Returns the bytes of all experts.
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.weights.size()).sum()
     }

@@ -23,10 +23,7 @@ pub(crate) struct HeadPart {
 
 impl HeadMatrix {
     /// Uploads the matrices of all heads: `[heads, outputs, inputs]`. A part ends where a buffer
-    /// would exceed what a kernel can read.
-    ///
-    /// # Errors
-    /// If there is no memory.
+    /// would exceed what a kernel can read. Fails if there is no memory.
     pub(crate) fn upload(
         device: &GpuDevice,
         name: &str,
@@ -53,7 +50,6 @@ impl HeadMatrix {
         Ok(matrix)
     }
 
-    /// Returns the number of heads.
     pub(crate) fn heads(&self) -> usize {
         self.parts.iter().map(|part| part.heads).sum()
     }

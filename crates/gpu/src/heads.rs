@@ -31,7 +31,6 @@ use wgpu::Buffer;
 pub struct GpuHeadWeights {
     architecture: DraftHeads,
     heads: Vec<Head>,
-    /// The target's embedding.
     embedding: Arc<GpuMatrix>,
     /// The divisor and the limit of the logits of the target's head, for heads that use it.
     divisor: f32,
@@ -43,7 +42,6 @@ pub struct GpuHeadWeights {
     device: Arc<GpuDevice>,
 }
 
-/// The weights of a head.
 struct Head {
     /// The residual connection, and the layer on the state and tokens.
     first: Option<[GpuMatrix; 2]>, // [hidden, inputs]
@@ -187,7 +185,6 @@ pub struct GpuHeads {
     weights: Arc<GpuHeadWeights>,
 }
 
-/// The buffers of heads.
 #[derive(Default)]
 struct HeadScratch {
     slots: GrowingBuffer,     // [rows, 1 + tokens]

@@ -150,7 +150,6 @@ pub(crate) const RECUR_COLUMNS: u32 = 32;
 pub(crate) const MAX_WORKGROUP: u32 = 256;
 
 impl Kernel {
-    /// Returns the number of threads in a workgroup.
     pub(crate) fn workgroup(self) -> u32 {
         match self {
             Self::Norm
@@ -362,7 +361,6 @@ fn cache_parts(cache: CacheType) -> [&'static str; 2] {
 mod tests {
     use super::*;
 
-    /// All kernels with all their types.
     pub(crate) fn all() -> Vec<Kernel> {
         use Kernel as K;
         let weights = WEIGHT_TYPES;

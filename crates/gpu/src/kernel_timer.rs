@@ -34,10 +34,8 @@ pub(crate) struct KernelTimer {
 }
 
 impl KernelTimer {
-    /// Returns a timer; `None` if the GPU has no clock that kernels can be measured with.
-    ///
-    /// # Errors
-    /// If the GPU has failed, or has no memory.
+    /// Returns a timer; `None` if the GPU has no clock that kernels can be measured with. Fails if
+    /// the GPU has failed, or has no memory.
     pub(crate) fn new(device: &GpuDevice) -> Result<Option<Self>, GpuFailure> {
         if !device.has_clock() {
             return Ok(None);
@@ -70,10 +68,7 @@ impl KernelTimer {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.staging, 0, bytes);
     }
 
-    /// Reads the times of the pass that ends with `submission`.
-    ///
-    /// # Errors
-    /// If the GPU has failed.
+    /// Reads the times of the pass that ends with `submission`. Fails if the GPU has failed.
     pub(crate) fn collect(
         &mut self,
         device: &GpuDevice,

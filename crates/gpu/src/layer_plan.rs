@@ -134,10 +134,8 @@ impl LayerPlan {
     }
 
     /// Drops the last of the loaded layers until there is room for the caches of the others, for
-    /// passes and for other models. `has_memory` says whether this many bytes are free.
-    ///
-    /// # Errors
-    /// If no layer is left, or fewer than were asked for.
+    /// passes and for other models. `has_memory` says whether this many bytes are free. Fails if no
+    /// layer is left, or fewer than were asked for.
     pub(crate) fn leave_room<L>(
         &self,
         layers: &mut Vec<L>,
@@ -226,10 +224,10 @@ fn tensor_bytes(architecture: &Architecture, types: &MatrixTypes, tensor: Tensor
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::heads::GpuHeadWeights;
+    use crate::testing::gpu;
     use crate::weights::{GpuWeights, types_of};
     use forerun_formats::checkpoint::random::{
         RandomDtype, example_config, write_random_checkpoint,
@@ -242,10 +240,7 @@ mod tests {
     #[test]
     fn weights_of_drafters_need_the_planned_memory() {
         use SpeculatorLayout as L;
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
-        let device = std::sync::Arc::new(GpuDevice::open(0).unwrap());
+        let Some(device) = gpu() else { return };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("target");
         let config = Config {

@@ -29,7 +29,6 @@ pub(crate) enum AttentionNormWeights {
     },
 }
 
-/// The weights of a layer.
 pub(crate) struct LayerWeights {
     pub(crate) attention_norm: AttentionNormWeights,
     /// The convolutions of what attention reads and adds.
@@ -53,7 +52,6 @@ pub(crate) struct LayerWeights {
     pub(crate) scalar: Option<f32>,
 }
 
-/// The weights of a layer's own input.
 pub(crate) struct OwnInputWeights {
     pub(crate) shape: OwnInput,
     pub(crate) gate: GpuMatrix, // [width, hidden]
@@ -89,7 +87,6 @@ impl AttentionWeights {
         if self.shape.keys_of.is_some() { 0 } else { self.shape.n_kv_heads }
     }
 
-    /// Returns the number of numbers of a head's values.
     pub(crate) fn value_dim(&self) -> usize {
         self.latent.as_ref().map_or(self.shape.head_dim, |latent| latent.shape.rank)
     }
@@ -140,14 +137,12 @@ pub(crate) struct RecurrentWeights {
     pub(crate) norm: Option<Buffer>, // [value_dim] or [n_value_heads · value_dim]
 }
 
-/// The weights of a dense MLP.
 pub(crate) struct DenseWeights {
     pub(crate) mlp: Mlp,
     pub(crate) gate_up: GpuMatrix, // [2 · intermediate, hidden], or [intermediate, hidden]
     pub(crate) down: GpuMatrix,    // [hidden, intermediate]
 }
 
-/// The weights of a mixture of experts.
 pub(crate) struct ExpertWeights {
     pub(crate) shape: Experts,
     pub(crate) router: GpuMatrix, // [experts, hidden], f32
@@ -173,7 +168,6 @@ pub(crate) struct ExpertNorms {
 }
 
 impl ExpertWeights {
-    /// Returns the bytes of an expert.
     pub(crate) fn expert_bytes(&self) -> u64 {
         (self.gate_up.bytes() + self.down.bytes()) / self.shape.n_experts as u64
     }

@@ -25,6 +25,8 @@
 //! have never run. Apple's systems have Metal only: SPIR-V, and so the whole of `spirv.rs`, is for
 //! the others.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
+
 mod adapter;
 mod attention;
 mod bandwidth;
@@ -44,7 +46,6 @@ mod heads;
 mod health;
 mod kernel;
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "measurements")]
 mod kernel_bench;
 mod kernel_timer;
 mod latent;
@@ -64,7 +65,6 @@ mod pipeline_store;
 mod probe;
 mod product;
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod product_shapes;
 mod recorder;
 mod recurrent;
@@ -75,6 +75,8 @@ mod scratch;
 mod spirv;
 mod states;
 mod support;
+#[cfg(test)]
+mod testing;
 mod uploader;
 mod weights;
 mod widths;

@@ -42,10 +42,8 @@ pub(crate) struct MatrixSource<'a> {
 
 impl GpuMatrix {
     /// Uploads tensors, whose outputs follow one another. A part ends where the type changes, or
-    /// where a buffer would exceed what a kernel can read or compute at once.
-    ///
-    /// # Errors
-    /// If a value is not finite, or there is no memory.
+    /// where a buffer would exceed what a kernel can read or compute at once. Fails if a value is
+    /// not finite, or there is no memory.
     pub(crate) fn upload(
         device: &GpuDevice,
         name: &str,
@@ -154,9 +152,7 @@ fn most_outputs(device: &GpuDevice, row_bytes: u64) -> usize {
 }
 
 /// Uploads rows of tensors of one type, one after another, and their biases, if they have some.
-///
-/// # Errors
-/// If a value is not finite, or there is no memory.
+/// Fails if a value is not finite, or there is no memory.
 pub(crate) fn upload_rows(
     device: &GpuDevice,
     name: &str,
@@ -183,7 +179,6 @@ pub(crate) fn upload_rows(
     Ok((weights, bias))
 }
 
-/// Uploads numbers as f32.
 pub(crate) fn upload_floats(
     device: &GpuDevice,
     name: &str,
@@ -262,17 +257,14 @@ fn extend_blocks(bytes: &mut Vec<u8>, block_type: BlockType, blocks: &[u8]) {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::testing::gpu;
 
     /// Selected outputs come from several parts, in any order, alone or in runs, with their biases.
     #[test]
     fn outputs_are_selected_with_their_biases() {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
-        let device = GpuDevice::open(0).unwrap();
+        let Some(device) = gpu() else { return };
         let part = |first_output: usize, outputs: usize| {
             let all = first_output..first_output + outputs;
             let row = |output: usize| (0..8).map(move |input| (output * 10 + input) as f32);

@@ -113,10 +113,7 @@ impl GpuDevice {
     }
 
     /// Returns whether this many bytes are free: allocates them in parts, and gives them back.
-    /// Buffers that were dropped count as free.
-    ///
-    /// # Errors
-    /// If the GPU has failed.
+    /// Buffers that were dropped count as free. Fails if the GPU has failed.
     pub(crate) fn has_memory(&self, bytes: u64) -> Result<bool, GpuFailure> {
         // Buffers are freed when the work that used them has ended.
         self.wait(self.submit_writes())?;
@@ -158,10 +155,8 @@ impl GpuDevice {
         self.queue.write_buffer(buffer, offset, bytes);
     }
 
-    /// Writes a large amount, in parts, of which two at most are in progress.
-    ///
-    /// # Errors
-    /// If the GPU has failed.
+    /// Writes a large amount, in parts, of which two at most are in progress. Fails if the GPU has
+    /// failed.
     pub(crate) fn upload(
         &self,
         buffer: &Buffer,
@@ -179,10 +174,8 @@ impl GpuDevice {
         self.check()
     }
 
-    /// Reads the start of a staging buffer to which the commands of `submission` copy.
-    ///
-    /// # Errors
-    /// If the GPU has failed. `visit` is not called then.
+    /// Reads the start of a staging buffer to which the commands of `submission` copy. Fails if the
+    /// GPU has failed. `visit` is not called then.
     pub(crate) fn read(
         &self,
         staging: &Buffer,
@@ -209,18 +202,15 @@ impl GpuDevice {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::device::GpuOptions;
+    use crate::testing::{gpu, gpu_with};
     use std::sync::atomic::Ordering;
 
     #[test]
     fn large_buffers_leave_memory_for_wgpu() {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
-        let device = GpuDevice::open(0).unwrap();
+        let Some(device) = gpu() else { return };
         for (buffers, bytes, fits) in [
             (2, SMALL_BYTES, true),
             (1, SMALL_BYTES, false),
@@ -236,11 +226,8 @@ mod tests {
 
     #[test]
     fn free_memory_is_probed_in_parts() {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
         let options = GpuOptions { max_binding_bytes: 1 << 20, ..GpuOptions::default() };
-        let device = GpuDevice::open_with(0, options).unwrap();
+        let Some(device) = gpu_with(options) else { return };
         for (buffers, bytes, is_there) in
             [(3, 3 << 20, true), (3, (3 << 20) + 1, false), (0, 1, false), (0, 0, true)]
         {

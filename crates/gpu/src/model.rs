@@ -348,7 +348,6 @@ impl GpuModel {
         Ok(submitted)
     }
 
-    /// Reads the results of a pass.
     fn read_results(
         &mut self,
         rows: &PassRows,

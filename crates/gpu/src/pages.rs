@@ -44,7 +44,6 @@ pub struct GpuPages {
 struct LayerPages {
     /// Words of 32 bits of a row's keys, and of its values.
     row_words: [usize; 2],
-    /// Number of pages with memory.
     capacity: usize,
     buffers: [Buffer; 2], // [places, row_words]
 }
@@ -54,15 +53,12 @@ impl LayerPages {
         self.row_words[0] > 0
     }
 
-    /// Returns the bytes of a page's keys, and of its values.
     fn page_bytes(&self) -> [u64; 2] {
         self.row_words.map(|words| (words * PAGE_ROWS * 4) as u64)
     }
 
-    /// Moves all pages to larger buffers.
-    ///
-    /// # Errors
-    /// If there is no memory, or the GPU has failed. Nothing has changed then.
+    /// Moves all pages to larger buffers. Fails if there is no memory, or the GPU has failed.
+    /// Nothing has changed then.
     fn grow(&mut self, device: &GpuDevice, capacity: usize) -> Result<(), GpuFailure> {
         let page_bytes = self.page_bytes();
         self.buffers = device.move_to_larger(
@@ -138,12 +134,10 @@ impl GpuPages {
         self.generation
     }
 
-    /// Returns the keys and the values of a layer.
     pub(crate) fn layer(&self, layer: usize) -> [&Buffer; 2] {
         self.layers[layer].buffers.each_ref()
     }
 
-    /// Returns the bytes of a row's keys and values in a layer.
     pub(crate) fn row_bytes(&self, layer: usize) -> u64 {
         4 * self.layers[layer].row_words.iter().sum::<usize>() as u64
     }
@@ -175,10 +169,8 @@ impl GpuPages {
     }
 
     /// Records the copies of rows that have not been made yet. Returns whether there are any: they
-    /// must be submitted.
-    ///
-    /// # Errors
-    /// If there is no memory for their list. They are recorded with the next pass then.
+    /// must be submitted. Fails if there is no memory for their list. They are recorded with the
+    /// next pass then.
     pub(crate) fn record_copies(
         &mut self,
         recorder: &mut Recorder<'_>,
@@ -212,18 +204,14 @@ impl GpuPages {
         }
     }
 
-    /// Whether rows have features.
     pub(crate) fn has_features(&self) -> bool {
         self.features.is_some()
     }
 
     /// Moves the pages of all layers to buffers for `roomy` pages, or for `needed` ones where there
     /// is no memory for that. Layers move one after another, so both buffers of only one layer are
-    /// in memory.
-    ///
-    /// # Errors
-    /// If there is no memory, or the GPU has failed. All pages keep their rows; some layers may
-    /// have room for more.
+    /// in memory. Fails if there is no memory, or the GPU has failed. All pages keep their rows;
+    /// some layers may have room for more.
     fn grow(&mut self, needed: usize, roomy: usize) -> Result<(), GpuFailure> {
         let mut pages = roomy;
         let small = |layer: &&mut LayerPages| layer.has_rows() && layer.capacity < needed;
@@ -260,9 +248,8 @@ impl PageStorage for GpuPages {
         self.budget = pages;
     }
 
-    /// # Errors
-    /// If there is no memory for the page, or kernels cannot address so many. All pages keep their
-    /// rows then.
+    /// Fails if there is no memory for the page, or kernels cannot address so many. All pages keep
+    /// their rows then.
     fn reserve(&mut self, page: PageId) -> Result<(), StorageError> {
         let needed = page.index() + 1;
         if needed <= self.capacity() {
@@ -307,9 +294,8 @@ impl PageStorage for GpuPages {
         self.states.budget = states;
     }
 
-    /// # Errors
-    /// If there is no memory for the state, or kernels cannot address so many. All states keep
-    /// their numbers then.
+    /// Fails if there is no memory for the state, or kernels cannot address so many. All states
+    /// keep their numbers then.
     fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
         let (needed, max) = (state.index() + 1, self.max_states());
         if needed > max {
@@ -325,34 +311,28 @@ impl PageStorage for GpuPages {
     }
 }
 
-/// Returns the bytes of a number of keys and values.
 pub(crate) fn number_bytes(cache: CacheType) -> usize {
     if cache == CacheType::F32 { 4 } else { 2 }
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::device::GpuOptions;
-    use crate::weights::GpuWeights;
-    use forerun_formats::checkpoint::random::{RandomTensors, example_config, example_families};
-    use forerun_formats::{Architecture, WeightType};
+    use crate::testing::{gpu, gpu_with, hybrid, load};
+    use forerun_formats::Architecture;
+    use forerun_formats::checkpoint::random::example_config;
     use std::sync::atomic::Ordering;
+
+    fn storage(device: &Arc<GpuDevice>, architecture: &Architecture) -> GpuPages {
+        let weights = load(device, architecture);
+        GpuPages::new(device, &weights.layers, CacheType::F32, &weights.empty_pages)
+    }
 
     #[test]
     fn layers_move_one_after_another_and_without_memory_only_as_far_as_needed() {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
-        let device = GpuDevice::open(0).unwrap();
-        let architecture = example_config().architecture();
-        let tensors = RandomTensors::new(&architecture, 5);
-        let weights =
-            GpuWeights::load_architecture(&device, architecture, &tensors, WeightType::F32)
-                .unwrap();
-        let mut pages =
-            GpuPages::new(&device, &weights.layers, CacheType::F32, &weights.empty_pages);
+        let Some(device) = gpu() else { return };
+        let mut pages = storage(&device, &example_config().architecture());
         let layers = pages.layers.len();
         assert!(layers > 1);
         let capacities = |pages: &GpuPages| -> Vec<usize> {
@@ -382,22 +362,9 @@ mod tests {
 
     #[test]
     fn budgets_are_what_kernels_can_address() {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
-        let device = GpuDevice::open(0).unwrap();
-        let is_hybrid = |config: &forerun_formats::Config| config.recurrent.is_some();
-        let mut architecture =
-            example_families().into_iter().find(is_hybrid).unwrap().architecture();
-        let storage = |architecture: &Architecture| {
-            let tensors = RandomTensors::new(architecture, 5);
-            let types = WeightType::F32;
-            let weights =
-                GpuWeights::load_architecture(&device, architecture.clone(), &tensors, types);
-            let weights = weights.unwrap();
-            GpuPages::new(&device, &weights.layers, CacheType::F32, &weights.empty_pages)
-        };
-        let both = storage(&architecture);
+        let Some(device) = gpu() else { return };
+        let mut architecture = hybrid();
+        let both = storage(&device, &architecture);
         let (page, state) = (both.page_bytes(), both.state_bytes());
         assert!(page > 0 && state > 0);
         let (pages, states) = (both.max_pages() * page, both.max_states() * state);
@@ -408,26 +375,16 @@ mod tests {
         assert_eq!(both.max_cache_bytes(page, 0), pages);
         // Without attention, states have the whole budget.
         architecture.layers.truncate(1);
-        let recurrent = storage(&architecture);
+        let recurrent = storage(&device, &architecture);
         assert_eq!(recurrent.page_bytes(), 0);
         assert_eq!(recurrent.max_cache_bytes(0, state), states);
     }
 
     #[test]
     fn states_beyond_what_kernels_can_address_are_refused() {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
         let options = GpuOptions { max_binding_bytes: 24 << 10, ..GpuOptions::default() };
-        let device = GpuDevice::open_with(0, options).unwrap();
-        let is_hybrid = |config: &forerun_formats::Config| config.recurrent.is_some();
-        let architecture = example_families().into_iter().find(is_hybrid).unwrap().architecture();
-        let tensors = RandomTensors::new(&architecture, 5);
-        let weights =
-            GpuWeights::load_architecture(&device, architecture, &tensors, WeightType::F32)
-                .unwrap();
-        let mut pages =
-            GpuPages::new(&device, &weights.layers, CacheType::F32, &weights.empty_pages);
+        let Some(device) = gpu_with(options) else { return };
+        let mut pages = storage(&device, &hybrid());
         let max = pages.max_states();
         // The memory grows by a half, but never beyond what can be addressed.
         for state in 0..max {

@@ -192,7 +192,6 @@ pub(crate) fn folder_from_environment(is_software: bool) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use std::cell::RefCell;

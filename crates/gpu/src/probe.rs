@@ -37,10 +37,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Runs the probe.
-    ///
-    /// # Errors
-    /// If the GPU fails.
+    /// Runs the probe. Fails if the GPU fails.
     pub(crate) fn run(device: &GpuDevice) -> Result<Self, GpuFailure> {
         let pairs = pairs();
         let input = device.allocate("the probe", (PAIRS * 8) as u64)?;

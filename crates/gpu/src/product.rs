@@ -30,7 +30,6 @@ impl Store {
 /// The rows of a product. They follow one another in `x` and in `y`.
 #[derive(Clone, Copy)]
 pub(crate) struct ProductRows {
-    /// The number of rows.
     pub(crate) rows: u32,
     /// The first number that is read of `x`, a multiple of four.
     pub(crate) first_x: u32,
@@ -85,7 +84,6 @@ impl Recorder<'_> {
     }
 }
 
-/// Returns the workgroups of a product.
 pub(crate) fn linear_groups(kernel: Kernel, outputs: u32, rows: u32) -> [u32; 3] {
     match kernel {
         Kernel::Linear { rows: at_once, outputs: each, teams, .. } => {

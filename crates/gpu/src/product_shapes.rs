@@ -6,6 +6,7 @@ use crate::kernel::{Kernel, ProductShapes, WEIGHT_TYPES};
 use crate::matrix::row_bytes;
 use crate::parameters::Linear;
 use crate::product::linear_groups;
+use crate::testing::gpu;
 use forerun_formats::WeightType;
 use std::sync::Arc;
 use wgpu::Buffer;
@@ -57,7 +58,6 @@ impl Product {
         Self { device: Arc::clone(device), weight_type, heads, weights, x, y }
     }
 
-    /// Returns the bits of the product for the first rows.
     fn bits(&self, kernel: Kernel, rows: u32) -> Vec<u32> {
         let Self { device, heads, weights, x, y, .. } = self;
         let bytes = u64::from(rows * heads * OUTPUTS) * 4;
@@ -116,10 +116,7 @@ impl Product {
 
 #[test]
 fn products_have_the_same_bits_in_all_shapes() {
-    if GpuDevice::adapters().unwrap().is_empty() {
-        return eprintln!("skipped: there is no GPU");
-    }
-    let device = GpuDevice::open(0).unwrap();
+    let Some(device) = gpu() else { return };
     for weight_type in WEIGHT_TYPES {
         Product::new(&device, weight_type, 1).check();
     }

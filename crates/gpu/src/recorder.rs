@@ -29,7 +29,6 @@ impl BoundBuffers {
 
 /// Work that was submitted, and for which nobody has waited yet.
 pub(crate) struct Submitted {
-    /// The last submission.
     pub(crate) submission: SubmissionIndex,
     /// The work in bytes that are read.
     pub(crate) work: u64,
@@ -46,7 +45,6 @@ pub(crate) struct Recorder<'a> {
     encoder: CommandEncoder,
     /// The work that has been recorded and not submitted, in bytes that are read.
     work: u64,
-    /// The last submission.
     last: Option<Submitted>,
     /// The open sequence of dispatches.
     dispatches: Option<ComputePass<'static>>,
@@ -80,7 +78,6 @@ impl<'a> Recorder<'a> {
         Self { timer, ..self }
     }
 
-    /// Returns the GPU.
     pub(crate) fn device(&self) -> &'a GpuDevice {
         self.device
     }
@@ -194,17 +191,14 @@ impl<'a> Recorder<'a> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::parameters::Add;
+    use crate::testing::gpu;
 
     #[test]
     fn the_last_submission_has_the_work_that_nobody_has_waited_for() {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
-        let device = GpuDevice::open(0).unwrap();
+        let Some(device) = gpu() else { return };
         let [x, y] = [(), ()].map(|()| device.allocate("numbers", 1024).unwrap());
         let (mut bound, mut pacer) = (BoundBuffers::default(), Pacer::default());
         let mut recorder = Recorder::new(&device, &mut bound, &mut pacer);

@@ -33,7 +33,6 @@ pub(crate) struct PassRows {
     pub(crate) rows: Vec<Row>,
     /// The page tables of the sequences, and the places of nodes of trees.
     pub(crate) places: Vec<u32>,
-    /// The place of each row's keys and values.
     pub(crate) own_places: Vec<RowPlace>,
     /// The cosines and the sines of rotations: `[ropes][rows, 2, pairs]`.
     pub(crate) tables: Vec<f32>,

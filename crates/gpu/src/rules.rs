@@ -129,7 +129,6 @@ impl fmt::Display for Examined {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -10,10 +10,7 @@ pub(crate) struct GrowingBuffer(Option<Buffer>);
 
 impl GrowingBuffer {
     /// Makes the buffer at least this large. Returns whether it was replaced; its content is lost
-    /// then.
-    ///
-    /// # Errors
-    /// If there is no memory. The buffer is unchanged then.
+    /// then. Fails if there is no memory. The buffer is unchanged then.
     pub(crate) fn reserve(&mut self, device: &GpuDevice, bytes: u64) -> Result<bool, GpuFailure> {
         let held = self.0.as_ref().map_or(0, Buffer::size);
         if self.0.is_some() && held >= bytes {

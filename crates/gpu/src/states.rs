@@ -27,10 +27,8 @@ impl LayerStates {
         self.numbers.map(|numbers| (numbers * size_of::<f32>()) as u64)
     }
 
-    /// Moves all slots to larger buffers.
-    ///
-    /// # Errors
-    /// If there is no memory, or the GPU has failed. Nothing has changed then.
+    /// Moves all slots to larger buffers. Fails if there is no memory, or the GPU has failed.
+    /// Nothing has changed then.
     fn grow(&mut self, device: &GpuDevice, capacity: usize) -> Result<(), GpuFailure> {
         let bytes = self.slot_bytes();
         self.buffers = device.move_to_larger(
@@ -74,11 +72,8 @@ impl GpuStates {
     }
 
     /// Allocates the memory of the first `needed` slots, which kernels can address. Returns whether
-    /// buffers were replaced.
-    ///
-    /// # Errors
-    /// If there is no memory, or the GPU has failed. All slots keep their numbers; some layers may
-    /// have more.
+    /// buffers were replaced. Fails if there is no memory, or the GPU has failed. All slots keep
+    /// their numbers; some layers may have more.
     pub(crate) fn allocate(
         &mut self,
         device: &GpuDevice,
@@ -129,12 +124,9 @@ pub(crate) fn named_slots(steps: &[[u32; 2]]) -> usize {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::weights::GpuWeights;
-    use forerun_formats::WeightType;
-    use forerun_formats::checkpoint::random::{RandomTensors, example_families};
+    use crate::testing::{gpu, hybrid, load};
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -150,17 +142,10 @@ mod tests {
 
     #[test]
     fn without_memory_slots_stay_as_they_are() {
-        if GpuDevice::adapters().unwrap().is_empty() {
-            return eprintln!("skipped: there is no GPU");
-        }
-        let device = GpuDevice::open(0).unwrap();
-        let is_hybrid = |config: &forerun_formats::Config| config.recurrent.is_some();
-        let architecture = example_families().into_iter().find(is_hybrid).unwrap().architecture();
-        let tensors = RandomTensors::new(&architecture, 5);
-        let types = WeightType::F32;
+        let Some(device) = gpu() else { return };
+        let architecture = hybrid();
         let state_bytes = architecture.state_bytes();
-        let weights =
-            GpuWeights::load_architecture(&device, architecture, &tensors, types).unwrap();
+        let weights = load(&device, &architecture);
         let mut states = GpuStates::new(&weights.layers, &weights.empty_pages);
         assert_eq!(states.state_bytes(), state_bytes);
         let capacities = |states: &GpuStates| -> Vec<usize> {

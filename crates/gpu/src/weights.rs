@@ -289,18 +289,12 @@ impl GpuWeights {
         Ok(Self { layers, ropes, ..Self::empty(device, architecture, cache_type)? })
     }
 
-    /// Returns the embedding for a drafter that shares it.
-    ///
-    /// # Errors
-    /// If it is not here.
+    /// Returns the embedding for a drafter that shares it. Fails if it is not here.
     pub(crate) fn shared_embedding(&self) -> Result<Arc<GpuMatrix>, LoadError> {
         shared(&self.embedding)
     }
 
-    /// Returns the head for a drafter that shares it.
-    ///
-    /// # Errors
-    /// If it is not here.
+    /// Returns the head for a drafter that shares it. Fails if it is not here.
     pub(crate) fn shared_head(&self) -> Result<Arc<GpuMatrix>, LoadError> {
         shared(&self.head)
     }
@@ -357,7 +351,6 @@ fn shared(matrix: &Arc<GpuMatrix>) -> Result<Arc<GpuMatrix>, LoadError> {
     }
 }
 
-/// Returns an architecture without its layers.
 fn without_layers(architecture: &Architecture) -> Architecture {
     Architecture { layers: Vec::new(), ..architecture.clone() }
 }

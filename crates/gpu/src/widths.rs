@@ -33,7 +33,6 @@ pub(crate) struct Widths {
 }
 
 impl Widths {
-    /// Returns the widths of a model.
     pub(crate) fn of(weights: &GpuWeights) -> Self {
         let mut widths = Self { gates: 1, ..Self::default() };
         if let Some(inputs) = &weights.own_inputs {

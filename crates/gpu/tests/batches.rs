@@ -1,7 +1,5 @@
 //! Requests that share their passes get the bits that they get alone. What a pass costs is counted.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{configs, gpu};
 use crate::device::Gpu;
 use forerun_core::{RowUse, SequenceId, TokenId, TokenTree};

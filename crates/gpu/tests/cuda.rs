@@ -2,8 +2,6 @@
 //! run in a process of its own, because a variable chooses the emulator. `just cuda` runs all tests
 //! there.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::process::Command;
 
 /// Runs tests of this program on the emulator. Without a C++ compiler, prints that they are

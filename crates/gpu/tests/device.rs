@@ -1,7 +1,5 @@
 //! A GPU as a device of the suites that all devices share.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{aligned, configs, gpu};
 use forerun_core::testing::{cases, is_complete};
 use forerun_formats::{
@@ -37,7 +35,6 @@ pub(crate) fn config_of(family: Family) -> Config {
     configs().into_iter().rfind(|config| config.family == family).unwrap()
 }
 
-/// A GPU.
 pub(crate) struct Gpu(pub(crate) Arc<GpuDevice>);
 
 impl Device for Gpu {

@@ -1,7 +1,5 @@
 //! Opening GPUs. Tests that need one are skipped with a message where there is none.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{configs, gpu, gpu_number};
 use forerun_core::SequenceId;
 use forerun_formats::WeightType;

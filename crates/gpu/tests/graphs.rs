@@ -1,8 +1,6 @@
 //! Passes that come again: with CUDA, most of them are graphs. Their bits stay those of the
 //! reference, also when other passes run in between.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{configs, gpu, gpu_number};
 use crate::device::{Gpu, config_of};
 use forerun_core::{SequenceId, TokenId, TokenTree};

@@ -1,8 +1,6 @@
 //! Mixtures of experts: the choice of experts, their matrices, and what they cost. Families with
 //! experts are also in the other tests.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{gpu, gpu_number};
 use crate::device::{Gpu, TYPES, config_of};
 use crate::reference_device::unsupported;

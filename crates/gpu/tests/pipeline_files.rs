@@ -1,8 +1,6 @@
 //! Compiled pipelines on disk: later processes read them, damaged files are ignored, and processes
 //! may share a folder.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{configs, gpu, gpu_number};
 use forerun_core::SequenceId;
 use forerun_formats::WeightType;
@@ -40,7 +38,6 @@ fn bits(device: &Arc<GpuDevice>) -> Vec<u32> {
     [38, 39, 40].into_iter().flat_map(&mut logits).map(f32::to_bits).collect()
 }
 
-/// Returns the only file in a folder.
 fn only_file(folder: &Path) -> Option<PathBuf> {
     let files: Vec<_> = fs::read_dir(folder).ok()?.map(|file| file.unwrap().path()).collect();
     assert!(files.len() <= 1, "{files:?}");

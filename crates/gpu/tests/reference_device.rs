@@ -1,8 +1,6 @@
 //! A GPU and the slow reference compute the same bits for every architecture that GPUs compute and
 //! every type. What they do not compute is refused.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{configs, gpu, gpu_number};
 use crate::device::{Gpu, REFUSED};
 use forerun_core::{SequenceId, TokenId, TokenTree};

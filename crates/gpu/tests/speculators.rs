@@ -1,8 +1,6 @@
 //! Drafters that were trained for a target: what all devices share, what comes home from a GPU, and
 //! what GPUs refuse.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{gpu, gpu_number};
 use crate::device::Gpu;
 use forerun_core::{FeatureRows, Features, RowUse, SequenceId, TokenId, TokenTree};

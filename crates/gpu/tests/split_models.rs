@@ -1,8 +1,6 @@
 //! Models between a GPU and cores: a layer has the bits of its device, and a row depends only on
 //! its own prefix.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{configs, gpu};
 use crate::device::{TYPES, config_of};
 use forerun_core::testing::cases;

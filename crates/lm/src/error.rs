@@ -23,6 +23,7 @@ impl fmt::Display for CachePart {
 
 /// An error that prevents a model from answering a request.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ModelError {
     /// The request was cancelled.
     #[error("the forward pass was cancelled")]
@@ -32,58 +33,31 @@ pub enum ModelError {
     Empty,
     /// The sequence is longer than the model's context.
     #[error("position {position} is beyond the model's context of {context} tokens")]
-    Context {
-        /// The position that was needed.
-        position: usize,
-        /// `max_position_embeddings`.
-        context: usize,
-    },
+    Context { position: usize, context: usize },
     /// A token outside of the model's vocabulary.
     #[error("token {token} is not in the model's vocabulary of {vocab_size} tokens")]
-    Token {
-        /// The token.
-        token: TokenId,
-        /// Size of the vocabulary.
-        vocab_size: usize,
-    },
+    Token { token: TokenId, vocab_size: usize },
     /// Features were requested from a model that does not store any.
     #[error(
         "a drafter requested hidden states of the target, but the target was loaded without them"
     )]
     NoFeatures,
-    /// Features of too few tokens, or of the wrong width.
+    /// Features of too few tokens, or of the wrong width; `found` is 0 if they are missing.
     #[error(
         "the target's features of token {token} have width {found}, but the drafter needs width \
          {expected} (tokens needed: {tokens})"
     )]
-    Features {
-        /// Number of tokens whose features are needed.
-        tokens: usize,
-        /// The expected width: numbers per token.
-        expected: usize,
-        /// The first token with another width.
-        token: usize,
-        /// Its width; 0 if its features are missing.
-        found: usize,
-    },
+    Features { tokens: usize, expected: usize, token: usize, found: usize },
     /// A key or a value is too large for the number type of the model's cache. A caller that knows
     /// whose cache it is says so in front of the message.
     #[error(
         "f16 key/value cache cannot hold a {part} of layer {layer}, which is beyond ±65504: set \
          `cache_type = bf16`"
     )]
-    CacheRange {
-        /// The layer, counted from 0.
-        layer: usize,
-        /// What is too large.
-        part: CachePart,
-    },
+    CacheRange { layer: usize, part: CachePart },
     /// The device of the model has failed, or has no memory for the pass.
     #[error("{message}")]
-    Device {
-        /// What has failed: the message names the device.
-        message: String,
-    },
+    Device { message: String },
     /// The logits cannot be sampled from.
     #[error(transparent)]
     Sampling(#[from] SamplingError),

@@ -16,69 +16,42 @@ pub struct LayerGroups {
 
 /// Layer groups that are malformed, or do not match a model.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum LayerGroupsError {
     /// A group is neither a layer nor a range of layers.
     #[error(
         "{found:?} is neither a layer, such as 4, nor a range of layers, such as 4-7; write layer \
          groups as in 0,1-3,4-7,8"
     )]
-    Syntax {
-        /// The text of the group.
-        found: String,
-    },
+    Syntax { found: String },
     /// The first layer of a range is greater than the last.
     #[error("the layer group {first}-{last} goes backwards; write {last}-{first}")]
-    Backwards {
-        /// The first number of the range.
-        first: usize,
-        /// The second number of the range.
-        last: usize,
-    },
+    Backwards { first: usize, last: usize },
     /// A layer is in no group.
     #[error(
         "layer {missing} is in no layer group: {found} follows where {missing} was expected; list \
          every layer once, in order, from 0 on"
     )]
-    Gap {
-        /// The expected layer.
-        missing: usize,
-        /// The layer found instead.
-        found: usize,
-    },
+    Gap { missing: usize, found: usize },
     /// A layer is in two groups, or not in order.
     #[error(
         "layer {found} is in two layer groups or out of order: {expected} was expected; list every \
          layer once, in order, from 0 on"
     )]
-    Overlap {
-        /// The layer that was found.
-        found: usize,
-        /// The expected layer.
-        expected: usize,
-    },
+    Overlap { found: usize, expected: usize },
     /// The groups have more layers than the model.
     #[error(
         "the layer groups name layer {named}, but the drafter has only {n_layers} layers, 0 to {}",
         n_layers.saturating_sub(1)
     )]
-    Beyond {
-        /// The last layer of the groups.
-        named: usize,
-        /// Number of layers of the model.
-        n_layers: usize,
-    },
+    Beyond { named: usize, n_layers: usize },
     /// The groups have fewer layers than the model.
     #[error(
         "the layer groups end before layer {missing}, but the drafter has {n_layers} layers; add \
          {missing}-{}",
         n_layers.saturating_sub(1)
     )]
-    Short {
-        /// The first layer that is in no group.
-        missing: usize,
-        /// Number of layers of the model.
-        n_layers: usize,
-    },
+    Short { missing: usize, n_layers: usize },
 }
 
 impl LayerGroups {

@@ -115,10 +115,7 @@ impl<F: Forward> BlockModel<F> {
     /// Returns the drafter with another budget for its caches in bytes, if there is one.
     #[must_use]
     pub fn with_cache_bytes(self, bytes: Option<usize>) -> Self {
-        match bytes {
-            Some(bytes) => Self { pool: self.pool.with_bytes(bytes), ..self },
-            None => self,
-        }
+        Self { pool: self.pool.with_bytes(bytes), ..self }
     }
 
     /// Returns the layers on their device.

@@ -75,10 +75,7 @@ impl<F: Forward> CachedTransformer<F> {
     /// Returns the model with another budget for its caches in bytes, if there is one.
     #[must_use]
     pub fn with_cache_bytes(self, bytes: Option<usize>) -> Self {
-        match bytes {
-            Some(bytes) => Self { pool: self.pool.with_bytes(bytes), ..self },
-            None => self,
-        }
+        Self { pool: self.pool.with_bytes(bytes), ..self }
     }
 
     /// Returns the model with another budget for its caches: a number of pages of [`PAGE_ROWS`]
@@ -125,9 +122,7 @@ impl<F: Forward> CachedTransformer<F> {
     }
 
     /// Plans the next pass of an unfinished request. `None` if it has to wait for another pass.
-    ///
-    /// # Errors
-    /// If the device has no memory for the request alone.
+    /// Fails if the device has no memory for the request alone.
     fn plan<'a>(
         &mut self,
         index: usize,

@@ -26,7 +26,6 @@ impl From<&DraftHeads> for HeadOutputs {
 }
 
 impl HeadOutputs {
-    /// Returns the number of outputs.
     pub(crate) fn count(&self) -> usize {
         self.tokens.as_ref().map_or(self.vocab_size, |tokens| tokens.len())
     }

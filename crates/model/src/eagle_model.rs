@@ -90,7 +90,6 @@ impl PlannedPass<'_> {
         self.level.clone().unwrap_or_default()
     }
 
-    /// Returns the number of rows.
     fn rows(&self) -> usize {
         self.missing.len() + self.level().len()
     }
@@ -134,10 +133,7 @@ impl<F: Forward> EagleModel<F> {
     /// Returns the drafter with another budget for its caches in bytes, if there is one.
     #[must_use]
     pub fn with_cache_bytes(self, bytes: Option<usize>) -> Self {
-        match bytes {
-            Some(bytes) => Self { pool: self.pool.with_bytes(bytes), ..self },
-            None => self,
-        }
+        Self { pool: self.pool.with_bytes(bytes), ..self }
     }
 
     /// Returns the layers on their device.
@@ -233,7 +229,6 @@ impl<F: Forward> EagleModel<F> {
         Ok(Some(PlannedPass { entry, request, features, nodes, missing, first_output, level }))
     }
 
-    /// Checks the widths of the features of these rows.
     fn check_widths(&self, features: &Features, rows: Range<usize>) -> Result<(), ModelError> {
         let expected = self.architecture().feature_width();
         let widths = features.rows_from(rows.start).map(<[f32]>::len);

@@ -72,10 +72,8 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
     /// Returns the model with another budget for its caches in bytes, if there is one.
     #[must_use]
     pub fn with_cache_bytes(self, bytes: Option<usize>) -> Self {
-        let with_bytes = |prefix: PrefixLayer<F>| match bytes {
-            Some(bytes) => PrefixLayer { pool: prefix.pool.with_bytes(bytes), ..prefix },
-            None => prefix,
-        };
+        let with_bytes =
+            |prefix: PrefixLayer<F>| PrefixLayer { pool: prefix.pool.with_bytes(bytes), ..prefix };
         Self { prefix: self.prefix.map(with_bytes), ..self }
     }
 

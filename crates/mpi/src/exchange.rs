@@ -71,10 +71,8 @@ impl RankExchange {
         members.filter(|(member, _)| *member != self.member)
     }
 
-    /// Waits for the next message, but not longer than until `end`, if there is one.
-    ///
-    /// # Errors
-    /// If there is no message until then, or this process has left the job.
+    /// Waits for the next message, but not longer than until `end`, if there is one. Fails if there
+    /// is no message until then, or this process has left the job.
     fn next(&mut self, end: Option<Instant>) -> Result<(usize, MemberMessage), RecvTimeoutError> {
         let message = self.carry_until(end).and_then(|message| match (message, end) {
             (Some(message), _) => Ok(message),
@@ -90,10 +88,7 @@ impl RankExchange {
     }
 
     /// Carries messages until there is one for this rank. Returns `None` if it has waited for too
-    /// long.
-    ///
-    /// # Errors
-    /// If there is no message until `end`, or this process has left the job.
+    /// long. Fails if there is no message until `end`, or this process has left the job.
     fn carry_until(
         &mut self,
         end: Option<Instant>,
@@ -125,9 +120,7 @@ impl RankExchange {
     }
 
     /// Waits for the next message and keeps it, but not longer than until `end`, if there is one.
-    ///
-    /// # Errors
-    /// If there is no message until then, or `member` has ended its work.
+    /// Fails if there is no message until then, or `member` has ended its work.
     fn wait_until(&mut self, end: Option<Instant>, member: usize) -> Result<(), RecvTimeoutError> {
         if self.ended[member] {
             return Err(RecvTimeoutError::Disconnected);

@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// The name of the thread.
 pub(crate) const THREAD: &str = "forerun-mpi";
 
 /// Longer messages are sent in parts of this size, so that heartbeats get through between them.

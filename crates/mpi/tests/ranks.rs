@@ -16,9 +16,7 @@ use forerun::{
     Options, Plan, Request, SamplingOptions, Verification, VerificationChoice,
 };
 use forerun_core::testing::{cases, is_complete};
-use forerun_core::{
-    Job, Key, KeyedRandomness, Purpose, Role, Sampling, ScoreJob, SequenceId, TokenTree,
-};
+use forerun_core::{Job, Key, KeyedRandomness, Purpose, Role, ScoreJob, SequenceId};
 use forerun_cpu::{LEADER, Recipients};
 use forerun_formats::checkpoint::random::{example_config, example_families, write_random_pair};
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
@@ -348,15 +346,8 @@ fn answer(engine: &Forerun) {
 /// Prints how long a job of one token takes, and how many bytes a token takes.
 fn measure(engine: &Forerun, observer: Option<&Observer>) {
     let job = |at: usize| {
-        Job::Score(ScoreJob {
-            sequence: SequenceId(u64::MAX),
-            tokens: (0..1 + at as u32 % 100).map(|token| token % 50).collect(),
-            prompt_len: 1,
-            tree: TokenTree::new(),
-            sampling: Sampling::greedy(),
-            logprobs: None,
-            features_from: None,
-        })
+        let tokens: Vec<u32> = (0..1 + at as u32 % 100).map(|token| token % 50).collect();
+        Job::Score(ScoreJob { prompt_len: 1, ..ScoreJob::greedy(SequenceId(u64::MAX), tokens) })
     };
     let mut cluster = engine.cluster();
     let mut overheads: Vec<u64> = Vec::new();
@@ -534,7 +525,6 @@ fn long_prompt(tokens: u32, number: u32) -> Vec<u32> {
     (0..tokens).map(|at| (at * (number + 3)) % 50 + 3).collect()
 }
 
-/// Returns the answer to a long prompt.
 fn long_answer(engine: &Forerun) -> String {
     let request = Request { max_tokens: 12, ignore_eos: true, ..Request::default() };
     let (method, canceller) = (engine.plan().method(), Canceller::new());

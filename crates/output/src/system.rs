@@ -6,10 +6,8 @@ use std::io;
 use std::path::Path;
 
 /// Reserves space on the disk for a file of `bytes` bytes, more than zero. Where the system or the
-/// file system cannot do it, a full disk is noticed when the file is written.
-///
-/// # Errors
-/// If the disk or the quota is full.
+/// file system cannot do it, a full disk is noticed when the file is written. Fails if the disk or
+/// the quota is full.
 #[cfg(target_os = "linux")]
 pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -25,11 +23,8 @@ pub(crate) fn reserve(_file: &File, _bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Exchanges the names of two folders.
-///
-/// # Errors
-/// If the system or the file system cannot do it. Then a folder is replaced in two steps, and is
-/// absent in between.
+/// Exchanges the names of two folders. Fails if the system or the file system cannot do it. Then a
+/// folder is replaced in two steps, and is absent in between.
 #[cfg(any(target_os = "linux", target_vendor = "apple"))]
 pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};

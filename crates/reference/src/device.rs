@@ -46,11 +46,9 @@ pub struct ReferencePages {
     states: HashMap<(usize, StateId), RecurrentState>,
 }
 
-/// A row of a pass.
 struct Row {
     /// The places of its keys and values and of those before it: `[position + 1]`.
     path: Vec<RowPlace>,
-    /// The places of the later rows of its block.
     later: Vec<RowPlace>,
     /// The number of rows before it in its block.
     in_block: usize,

@@ -15,7 +15,6 @@ pub struct ReferenceHeads {
     arithmetic: Arithmetic,
     matrices: HashMap<(usize, HeadTensor), Matrix>,
     biases: HashMap<(usize, HeadTensor), Vec<f32>>,
-    /// The target. Its head has the heads' outputs.
     target: Arc<ReferenceModel>,
     logits: Vec<f32>, // [rows, outputs]
 }

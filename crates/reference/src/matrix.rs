@@ -50,10 +50,7 @@ impl Matrix {
         Self { weight_type, inputs, values: Values::Floats(weights) }
     }
 
-    /// Reads a matrix. Stored blocks of this type stay as they are.
-    ///
-    /// # Errors
-    /// If a value is not finite.
+    /// Reads a matrix. Stored blocks of this type stay as they are. Fails if a value is not finite.
     pub(crate) fn read(rows: &TensorRows<'_>, weight_type: WeightType) -> Result<Self, LoadError> {
         match rows.block_type() {
             Some(block_type) if weight_type == WeightType::Quantized(block_type) => {

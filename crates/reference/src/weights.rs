@@ -164,7 +164,6 @@ impl ReferenceModel {
         &self.arithmetic
     }
 
-    /// Whether the model has a tensor.
     pub(crate) fn has(&self, tensor: Tensor) -> bool {
         self.tensors.contains_key(&tensor)
     }

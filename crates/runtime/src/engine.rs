@@ -212,12 +212,10 @@ fn sampling_of(job: &Job) -> &Sampling {
     }
 }
 
-/// Returns the randomness of a job's request.
 pub(crate) fn randomness_of(job: &Job) -> &KeyedRandomness {
     &sampling_of(job).randomness
 }
 
-/// Returns a draft job as the drafter's context.
 fn draft_context<'a>(
     job: &'a Job,
     randomness: &'a dyn Randomness,
@@ -239,13 +237,11 @@ fn draft_context<'a>(
     }
 }
 
-/// Returns a job for a target.
 fn score_job(job: &Job) -> &ScoreJob {
     let Job::Score(job) = job else { panic!("a target received a job for a drafter") };
     job
 }
 
-/// Returns a score job's request to the model.
 fn forward_request<'a>(
     job: &'a ScoreJob,
     vocab_size: usize,

@@ -202,10 +202,9 @@ impl Cluster for InlineCluster {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_core::{Sampling, ScoreJob, TokenTree};
+    use forerun_core::ScoreJob;
     use forerun_lm::fake::TableModel;
 
     fn cluster(seed: u64) -> InlineCluster {
@@ -217,15 +216,7 @@ mod tests {
     }
 
     fn job() -> Job {
-        Job::Score(ScoreJob {
-            sequence: SequenceId(0),
-            tokens: vec![1].into(),
-            prompt_len: 1,
-            tree: TokenTree::new(),
-            sampling: Sampling::greedy(),
-            logprobs: None,
-            features_from: None,
-        })
+        Job::Score(ScoreJob::greedy(SequenceId(0), [1]))
     }
 
     /// Jobs of a role complete in order of submission, those of two roles in any order, and all in

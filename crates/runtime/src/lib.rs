@@ -4,6 +4,8 @@
 //! runs jobs on the workers of their roles. What is drafted, verified and committed is decided
 //! elsewhere.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
+
 mod cgroup;
 mod engine;
 mod inline;

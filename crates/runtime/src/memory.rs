@@ -55,7 +55,6 @@ fn field(file: &Path, name: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -20,7 +20,6 @@ pub(crate) struct Nearness {
 /// The patience before the first move. It doubles with each, because other load may move the thread
 /// back.
 const PATIENCE: u32 = 8;
-/// The largest patience.
 const MOST_PATIENCE: u32 = 1 << 20;
 
 impl Default for Nearness {
@@ -46,7 +45,6 @@ impl Nearness {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

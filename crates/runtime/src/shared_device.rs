@@ -104,7 +104,6 @@ impl Drop for RecordOnDrop<'_> {
     }
 }
 
-/// The timing of one use of a device.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceUseTiming {
     pub(crate) device: Arc<str>,
@@ -171,7 +170,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -16,23 +16,14 @@ use std::time::Instant;
 
 /// An error while starting a cluster.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum StartError {
     /// The operating system refused to start a thread.
     #[error("cannot start the thread of worker {worker}: {cause}")]
-    Thread {
-        /// The worker's name.
-        worker: String,
-        /// The system's error.
-        cause: std::io::Error,
-    },
+    Thread { worker: String, cause: std::io::Error },
     /// A worker could not pin its team or load its models.
     #[error("{worker}: {message}")]
-    Load {
-        /// The worker's name.
-        worker: String,
-        /// The error.
-        message: String,
-    },
+    Load { worker: String, message: String },
 }
 
 /// The running workers. All handles ([`ThreadCluster`]) share them. The workers stop once this

@@ -86,7 +86,6 @@ pub(crate) fn lending(specs: &[WorkerSpec]) -> Vec<Option<Lending>> {
 /// The stack of a worker. Only what is used takes memory.
 const STACK_BYTES: usize = 8 << 20;
 
-/// A message to a worker.
 pub(crate) enum Message {
     Run(Box<PendingJob>),
     Release(SequenceId),
@@ -197,7 +196,6 @@ fn load(
     Ok((team, engine))
 }
 
-/// Returns the message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())

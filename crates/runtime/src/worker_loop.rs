@@ -32,7 +32,6 @@ pub(crate) struct WorkerLoop {
 const WAIT_PART: u32 = 10;
 
 impl WorkerLoop {
-    /// Creates the loop of an engine's worker.
     pub(crate) fn new(
         engine: Engine,
         lane: usize,

@@ -1,7 +1,5 @@
 //! The cluster of threads as decoders use it: tickets, cancellation, failures, many sequences.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, FeatureRows, Features, Job, JobCost,
     JobError, JobOutput, Outcome, Role, Sampling, SamplingOptions, ScoreJob, SequenceId,
@@ -98,15 +96,7 @@ fn runtime(fake: &Fake) -> Runtime {
 }
 
 fn score(sequence: u64, tokens: &[TokenId]) -> Job {
-    Job::Score(ScoreJob {
-        sequence: SequenceId(sequence),
-        tokens: tokens.into(),
-        prompt_len: tokens.len(),
-        tree: TokenTree::new(),
-        sampling: Sampling::greedy(),
-        logprobs: None,
-        features_from: None,
-    })
+    Job::Score(ScoreJob::greedy(SequenceId(sequence), tokens))
 }
 
 fn token(completion: Completion) -> Option<TokenId> {

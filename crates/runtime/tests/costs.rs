@@ -1,7 +1,5 @@
 //! What completions say about the cost of passes that several sequences share.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::{
     Cluster, DraftShape, Job, JobCost, Role, Sampling, ScoreJob, SequenceId, TargetFeedback,
     Ticket, TokenId, TokenTree,
@@ -113,15 +111,7 @@ impl Workers {
         // The worker is busy until all jobs are in its queue.
         let busy = match role {
             Role::Drafter(_) => draft(99, &[HANG], 1),
-            Role::Target(_) => Job::Score(ScoreJob {
-                sequence: SequenceId(99),
-                tokens: [HANG].into(),
-                prompt_len: 1,
-                tree: TokenTree::new(),
-                sampling: Sampling::greedy(),
-                logprobs: None,
-                features_from: None,
-            }),
+            Role::Target(_) => Job::Score(ScoreJob::greedy(SequenceId(99), [HANG])),
         };
         let cluster = &mut self.cluster;
         let busy = cluster.submit(role, busy).unwrap();
@@ -143,15 +133,8 @@ impl Workers {
 }
 
 fn score(sequence: u64, tokens: usize, tree: &[TokenId]) -> Job {
-    Job::Score(ScoreJob {
-        sequence: SequenceId(sequence),
-        tokens: vec![1; tokens].into(),
-        prompt_len: 1,
-        tree: TokenTree::chain(tree),
-        sampling: Sampling::greedy(),
-        logprobs: None,
-        features_from: None,
-    })
+    let job = ScoreJob::greedy(SequenceId(sequence), vec![1; tokens]);
+    Job::Score(ScoreJob { prompt_len: 1, tree: TokenTree::chain(tree), ..job })
 }
 
 fn draft(sequence: u64, tokens: &[TokenId], length: usize) -> Job {

@@ -3,8 +3,6 @@
 //! with replicas that fail; with answers that end anywhere; and with constraints that determine
 //! tokens.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::testing::env_number;
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, Job, JobError, KeyedRandomness, Outcome,

@@ -1,7 +1,5 @@
 //! Targets are asked only for what is read of their rows, and give the same scores.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::{
     Job, JobOutput, KeyedRandomness, Role, RowUse, Sampling, SamplingOptions, ScoreJob, Scores,
     SequenceId, TokenTree, Verification,

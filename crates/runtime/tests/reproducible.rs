@@ -1,8 +1,6 @@
 //! Reproducible decoders: with rejection sampling, the text of a seed does not depend on which
 //! device finishes first.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::{
     Cluster, ClusterError, Completion, Constraint, DraftShape, Job, Key, KeyedRandomness, Outcome,
     Purpose, Randomness, Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId,

@@ -1,11 +1,9 @@
 //! Workers that share devices: only one pass runs on a device at a time, also when jobs are
 //! cancelled or panic.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::trace::{SpanKind, Trace};
 use forerun_core::{
-    Cluster, Job, JobError, JobOutput, Role, Sampling, ScoreJob, SequenceId, TokenId, TokenTree,
+    Cluster, Job, JobError, JobOutput, Role, Sampling, ScoreJob, SequenceId, TokenId,
 };
 use forerun_cpu::ExclusiveDevice;
 use forerun_decode::{
@@ -170,15 +168,7 @@ fn replicas_use_the_devices_one_after_another() {
 }
 
 fn score(sequence: u64, last: TokenId) -> Job {
-    Job::Score(ScoreJob {
-        sequence: SequenceId(sequence),
-        tokens: [1, last].into(),
-        prompt_len: 2,
-        tree: TokenTree::new(),
-        sampling: Sampling::greedy(),
-        logprobs: None,
-        features_from: None,
-    })
+    Job::Score(ScoreJob::greedy(SequenceId(sequence), [1, last]))
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! What the topology of made-up machines says about default threads.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_decode::drafter_cores;
 use forerun_runtime::{CpuQuota, Placement, Topology};
 use std::fs;

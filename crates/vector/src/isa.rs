@@ -35,6 +35,7 @@ pub enum Isa {
 
 /// An invalid value of the environment variable `FORERUN_ISA`.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum IsaError {
     /// The value is not the name of an instruction set.
     #[error("FORERUN_ISA is {0:?}, but must be {names}", names = Isa::names())]
@@ -44,12 +45,7 @@ pub enum IsaError {
         "FORERUN_ISA is {requested}, but this processor supports only {best} and lower: unset it, or \
          set it to a lower one"
     )]
-    Missing {
-        /// The requested instruction set.
-        requested: Isa,
-        /// The best instruction set of this processor.
-        best: Isa,
-    },
+    Missing { requested: Isa, best: Isa },
 }
 
 impl Isa {

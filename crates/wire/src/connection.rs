@@ -21,8 +21,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 ///
 /// ```rust
 /// # use forerun_core::{
-/// #     Completion, Distribution, Job, JobCost, JobOutput, Role, Sampling, ScoreJob, Scores, SequenceId,
-/// #     Ticket, TokenTree,
+/// #     Completion, Distribution, Job, JobCost, JobOutput, Role, ScoreJob, Scores, SequenceId,
+/// #     Ticket,
 /// # };
 /// # use forerun_wire::{Command, Connection, WireError, WorkerEnd};
 /// # use std::sync::Arc;
@@ -44,15 +44,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// #     }
 /// #     Ok(())
 /// # }
-/// # let job = Job::Score(ScoreJob {
-/// #     sequence: SequenceId(0),
-/// #     tokens: [1, 2, 3].into(),
-/// #     prompt_len: 3,
-/// #     tree: TokenTree::new(),
-/// #     sampling: Sampling::greedy(),
-/// #     logprobs: None,
-/// #     features_from: None,
-/// # });
+/// # let job = Job::Score(ScoreJob::greedy(SequenceId(0), [1, 2, 3]));
 /// let ((to_worker, inbox), (outbox, replies)) = (channel(), channel());
 /// // `serve` is the worker process, as in the crate's documentation.
 /// let worker = thread::spawn(|| serve(inbox, outbox));

@@ -37,7 +37,6 @@ pub(crate) struct Digests {
 }
 
 impl Digests {
-    /// Creates the digests of an empty list.
     pub(crate) fn new(empty: Digest) -> Self {
         Self { of_first: vec![empty] }
     }

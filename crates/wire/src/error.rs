@@ -5,18 +5,14 @@ use forerun_core::{InvalidDistribution, Ticket};
 /// A message that cannot be read. The two ends may then differ in what they hold, so the connection
 /// must be closed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum WireError {
     /// The message is from another version of this crate.
     #[error(
         "the message has format {found}, but this process reads format {expected}: run the same \
          version of forerun on both sides"
     )]
-    Format {
-        /// The format of this version.
-        expected: u8,
-        /// The format of the message.
-        found: u8,
-    },
+    Format { expected: u8, found: u8 },
     /// The message is empty, truncated or corrupted.
     #[error("the message is truncated or corrupted: {0}")]
     Malformed(String),

@@ -192,7 +192,6 @@ impl Default for HeldFeatures {
 }
 
 impl HeldFeatures {
-    /// Replaces the parts after the first `count` ones.
     fn replace_after(&mut self, count: usize, parts: &[Arc<FeatureRows>]) {
         self.parts.truncate(count);
         self.digests.truncate(count);

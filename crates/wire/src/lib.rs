@@ -21,8 +21,8 @@
 //!
 //! ```rust
 //! use forerun_core::{
-//!     Completion, Distribution, Job, JobCost, JobOutput, Role, Sampling, ScoreJob, Scores,
-//!     SequenceId, Ticket, TokenTree,
+//!     Completion, Distribution, Job, JobCost, JobOutput, Role, ScoreJob, Scores, SequenceId,
+//!     Ticket,
 //! };
 //! use forerun_wire::{Command, HostEnd, Reply, WireError, WorkerEnd};
 //! use std::sync::mpsc::{Receiver, Sender, channel};
@@ -56,15 +56,8 @@
 //! let mut tokens = vec![1; 1_000];
 //! let mut sizes = Vec::new();
 //! for round in 0..3 {
-//!     let job = Job::Score(ScoreJob {
-//!         sequence: SequenceId(0),
-//!         tokens: tokens.clone().into(),
-//!         prompt_len: 1_000,
-//!         tree: TokenTree::new(),
-//!         sampling: Sampling::greedy(),
-//!         logprobs: None,
-//!         features_from: None,
-//!     });
+//!     let job = ScoreJob::greedy(SequenceId(0), tokens.clone());
+//!     let job = Job::Score(ScoreJob { prompt_len: 1_000, ..job });
 //!     let bytes = end.submit(Ticket(round), Role::Target(0), job);
 //!     sizes.push(bytes.len());
 //!     to_worker.send(bytes)?;

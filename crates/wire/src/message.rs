@@ -21,7 +21,6 @@ pub(crate) enum ToWorker<'a> {
     Release(SequenceId),
 }
 
-/// A job.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct JobMessage<'a> {
     pub(crate) ticket: Ticket,
@@ -115,15 +114,11 @@ impl CompletionMessage<'_> {
     }
 }
 
-/// Returns the bytes of a message.
 pub(crate) fn write(message: &impl Serialize) -> Vec<u8> {
     postcard::to_extend(message, vec![FORMAT]).expect("all messages can be serialised")
 }
 
-/// Reads a message.
-///
-/// # Errors
-/// If the bytes are not exactly one message of this format.
+/// Reads a message. Fails if the bytes are not exactly one message of this format.
 pub(crate) fn read<'a, M: Deserialize<'a>>(bytes: &'a [u8]) -> Result<M, WireError> {
     match bytes.split_first() {
         None => Err(WireError::Malformed("it is empty".into())),

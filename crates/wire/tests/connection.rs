@@ -1,11 +1,9 @@
 //! A connection that several threads share.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::Choices;
 use forerun_core::{
-    Completion, Distribution, Job, JobCost, JobError, JobOutput, Role, Sampling, ScoreJob, Scores,
-    SequenceId, Ticket, TokenTree,
+    Completion, Distribution, Job, JobCost, JobError, JobOutput, Role, ScoreJob, Scores,
+    SequenceId, Ticket,
 };
 use forerun_wire::{Command, Connection, WireError, WorkerEnd};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,15 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 fn job(sequence: u64, tokens: &[u32]) -> Job {
-    Job::Score(ScoreJob {
-        sequence: SequenceId(sequence),
-        tokens: tokens.into(),
-        prompt_len: 1,
-        tree: TokenTree::new(),
-        sampling: Sampling::greedy(),
-        logprobs: None,
-        features_from: None,
-    })
+    Job::Score(ScoreJob { prompt_len: 1, ..ScoreJob::greedy(SequenceId(sequence), tokens) })
 }
 
 /// The successor of all tokens: their sum, so that it depends on each of them.

@@ -1,7 +1,5 @@
 //! The two ends: what is asked for again, in which order commands arrive, and what is forgotten.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::{
     Completion, Distribution, DraftShape, FeatureRows, Features, Job, JobCost, JobError, JobOutput,
     Role, Sampling, SamplingOptions, ScoreJob, Scores, SequenceId, TargetFeedback, Ticket, TokenId,
@@ -12,15 +10,8 @@ use forerun_wire::{Command, HostEnd, Reply, WireError, WorkerEnd};
 const BUDGET: usize = 1 << 20;
 
 fn score(sequence: u64, tokens: &[TokenId]) -> Job {
-    Job::Score(ScoreJob {
-        sequence: SequenceId(sequence),
-        tokens: tokens.into(),
-        prompt_len: 1,
-        tree: TokenTree::chain(&[7]),
-        sampling: Sampling::greedy(),
-        logprobs: None,
-        features_from: None,
-    })
+    let job = ScoreJob::greedy(SequenceId(sequence), tokens);
+    Job::Score(ScoreJob { prompt_len: 1, tree: TokenTree::chain(&[7]), ..job })
 }
 
 fn draft(sequence: u64, tokens: &[TokenId], features: &Features) -> Job {

@@ -1,8 +1,6 @@
 //! Bytes from outside: every message gives a result or an error, without a panic, and without
 //! memory out of proportion to its size.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::Choices;
 use forerun_core::testing::env_number;
 use forerun_core::{

@@ -1,7 +1,5 @@
 //! How many bytes a round of drafting and verifying takes: its two jobs and two completions.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::{
     Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobCost, JobOutput,
     KeyedRandomness, Proposal, Role, RowLogprobs, Sampler, Sampling, SamplingOptions, ScoreJob,

@@ -7,7 +7,6 @@ use std::time::Duration;
 /// A member's connection to the others, with the pass that it computes.
 pub(super) struct Link {
     pub(super) exchange: Box<dyn Exchange>,
-    /// The number of the pass.
     pub(super) pass: u32,
 }
 
@@ -57,7 +56,6 @@ impl Link {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::tensor_parallel::ThreadExchange;

@@ -26,7 +26,6 @@ pub(super) enum HandOver {
 
 const HEADER: usize = 3;
 
-/// The numbers of an overflow.
 const OVERFLOW: usize = 3;
 
 /// What the layers so far have computed of a pass.
@@ -41,7 +40,6 @@ pub(super) struct StageRows {
 }
 
 impl HandOver {
-    /// Returns the numbers to send.
     pub(super) fn to_numbers(&self, pass: u32) -> Vec<f32> {
         let header =
             |cancelled, overflows: usize| [pass, cancelled, overflows as u32].map(f32::from_bits);
@@ -102,7 +100,6 @@ impl HandOver {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -74,7 +74,6 @@ impl Stage {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_formats::{Attention, Mlp};

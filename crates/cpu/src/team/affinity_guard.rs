@@ -74,7 +74,6 @@ impl Team {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use rustix::thread::{sched_getaffinity, sched_setaffinity};

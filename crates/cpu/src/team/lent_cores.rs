@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[derive(Debug)]
 pub struct LentCores(Vec<Group>);
 
-/// The cores of one team.
 #[derive(Debug)]
 struct Group {
     cores: Vec<usize>,
@@ -39,7 +38,6 @@ impl LentCores {
         Arc::new(Self(teams.into_iter().map(group).collect()))
     }
 
-    /// Returns the cores of a team.
     pub(super) fn cores(&self, team: usize) -> &[usize] {
         &self.0[team].cores
     }
@@ -71,7 +69,6 @@ impl LentCores {
         self.0[team].is_busy.store(false, Ordering::Relaxed);
     }
 
-    /// Returns whether a team has work.
     pub(super) fn works(&self, team: usize) -> bool {
         self.0[team].is_busy.load(Ordering::Relaxed)
     }

@@ -6,11 +6,10 @@
 //! counts it. Threads that wait for long take no part in its work for a while, and the system
 //! places the others.
 
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 /// Runs between two readings of the clock.
 const RUNS_PER_CLOCK_CHECK: u32 = 256;
@@ -195,7 +194,6 @@ impl Turns {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

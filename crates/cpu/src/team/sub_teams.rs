@@ -152,7 +152,6 @@ impl<'a, T> SharedItems<'a, T> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -73,43 +73,23 @@ pub trait Exchange: Send {
 
 /// Why the members of a group cannot compute together.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ExchangeError {
     /// A member has failed, or its thread or process is gone.
     #[error("member {member} of the group that computes the model is gone")]
-    Lost {
-        /// The member.
-        member: usize,
-    },
+    Lost { member: usize },
     /// A member is in another pass, or at another place of the pass.
     #[error(
         "member {member} of the group that computes the model is at step {found_step} of pass {found_pass}, but this \
          one is at step {step} of pass {pass}"
     )]
-    OutOfStep {
-        /// The member.
-        member: usize,
-        /// The pass of this member, counted from 1.
-        pass: u32,
-        /// The step of this member: how often it has gathered in the pass.
-        step: u32,
-        /// The pass of the other member.
-        found_pass: u32,
-        /// The step of the other member.
-        found_step: u32,
-    },
+    OutOfStep { member: usize, pass: u32, step: u32, found_pass: u32, found_step: u32 },
     /// A member has sent another number of values.
     #[error(
         "member {member} of the group that computes the model sent {found} numbers, expected {expected}: do all members \
          have the same model and types?"
     )]
-    Length {
-        /// The member.
-        member: usize,
-        /// The number of values that this member expects.
-        expected: usize,
-        /// The number of values sent.
-        found: usize,
-    },
+    Length { member: usize, expected: usize, found: usize },
     /// A message of the leader cannot be read.
     #[error("a message of the leader of the group that computes the model cannot be read: {0}")]
     Message(String),

@@ -62,7 +62,6 @@ impl TensorParallelFollower {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::super::{ThreadExchange, message::PageOperation};
     use super::*;

@@ -47,7 +47,6 @@ impl Members {
         }))
     }
 
-    /// Starts the pass with this number.
     pub(crate) fn start_pass(&self, pass: u32) {
         let mut state = self.lock();
         (state.pass, state.step) = (pass, 0);

@@ -141,7 +141,6 @@ impl Share {
     }
 }
 
-/// The heads of a member.
 struct Heads {
     queries: Range<usize>,
     /// The key/value heads that these query heads read.
@@ -171,7 +170,6 @@ impl Widths {
         &self.0
     }
 
-    /// Returns the member that computes an output.
     pub(crate) fn member_of(&self, output: usize) -> usize {
         let mut end = 0;
         let is_after = |width: &&usize| {

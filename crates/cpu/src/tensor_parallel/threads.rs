@@ -195,7 +195,6 @@ impl Drop for ThreadExchange {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use std::thread;

@@ -22,7 +22,6 @@ pub(crate) struct PackedLatent {
 }
 
 impl PackedLatent {
-    /// Returns all matrices.
     pub(super) fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let queries = self.queries.iter().flat_map(|(_, up)| up.matrices());
         queries.chain(&self.keys).chain(&self.values)

@@ -3,7 +3,6 @@
 
 use crate::BlockType;
 
-/// The layout of a block type.
 pub(super) struct Layout {
     pub(super) scale: Scale,
     pub(super) minimum: Minimum,
@@ -211,7 +210,6 @@ impl Plane {
     }
 }
 
-/// Reads integers from a block.
 pub(super) fn read_planes(planes: Planes, block: &[u8], out: &mut [u8]) {
     out.fill(0);
     let mut shift = 0;

@@ -16,9 +16,8 @@
 mod layout;
 mod quantize;
 
-use half::f16;
-
 use crate::BlockType;
+use half::f16;
 use layout::{
     Groups, Layout, Minimum, Scale, read_planes, read_six_bit, write_planes, write_six_bit,
 };
@@ -97,7 +96,6 @@ impl UnpackedBlock {
     /// Reads a block.
     ///
     /// # Panics
-    ///
     /// If `bytes` does not have [`BlockType::bytes`] bytes.
     pub fn read(&mut self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.block_type.bytes(), "a block of {}", self.block_type);
@@ -135,7 +133,6 @@ impl UnpackedBlock {
     /// Writes the block: the inverse of [`Self::read`].
     ///
     /// # Panics
-    ///
     /// If `bytes` does not have [`BlockType::bytes`] bytes.
     pub fn write(&self, bytes: &mut [u8]) {
         assert_eq!(bytes.len(), self.block_type.bytes(), "a block of {}", self.block_type);
@@ -170,7 +167,6 @@ impl UnpackedBlock {
     /// Computes the weights.
     ///
     /// # Panics
-    ///
     /// If `out` does not have [`BlockType::weights`] places.
     pub fn dequantize(&self, out: &mut [f32]) {
         assert_eq!(out.len(), self.block_type.weights(), "a block of {}", self.block_type);
@@ -231,7 +227,6 @@ impl BlockType {
     /// Computes the weights of successive blocks. See [`dequantize`].
     ///
     /// # Panics
-    ///
     /// As [`dequantize`].
     pub fn dequantize(self, bytes: &[u8], out: &mut [f32]) {
         dequantize(self, bytes, out);
@@ -242,7 +237,6 @@ impl BlockType {
 /// are finite if [`first_non_finite`] finds no block.
 ///
 /// # Panics
-///
 /// If `bytes` is not a number of whole blocks, or `out` does not have a place for each of their
 /// weights.
 pub fn dequantize(block_type: BlockType, bytes: &[u8], out: &mut [f32]) {
@@ -283,7 +277,6 @@ pub fn first_non_finite(block_type: BlockType, bytes: &[u8]) -> Option<(usize, f
     blocks.find_map(|(index, block)| Some((index, non_finite(block)?)))
 }
 
-/// Returns the f16 at byte `at`, widened.
 fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }

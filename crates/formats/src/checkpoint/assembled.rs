@@ -1,9 +1,8 @@
 //! Tensors that are assembled of several stored ones.
 
-use std::ops::Range;
-
 use super::tensor_rows::decode;
 use super::{Dtype, WeightFile};
+use std::ops::Range;
 
 /// The place of one of the stored tensors.
 pub(super) struct StoredPart {
@@ -21,7 +20,6 @@ pub(super) enum Assembled {
 }
 
 impl Assembled {
-    /// Returns the number of stored bytes.
     pub(super) fn stored_bytes(&self) -> usize {
         match self {
             Self::Expansion(SplitExpansion { keys, values, .. }) => {

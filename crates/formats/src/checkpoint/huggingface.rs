@@ -1,11 +1,5 @@
 //! Locates the tensors of a Hugging Face checkpoint: one safetensors file, or shards with an index.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Component, Path, PathBuf};
-
-use safetensors::Dtype as StoredDtype;
-use serde::Deserialize;
-
 use super::assembled::{Assembled, StoredPart};
 use super::quantized::LocatedMatrix;
 use super::row_layout::RowLayout;
@@ -17,6 +11,10 @@ use crate::architecture::Architecture;
 use crate::config::{Config, Family};
 use crate::load_error::LoadError;
 use crate::tensor::Tensor;
+use safetensors::Dtype as StoredDtype;
+use serde::Deserialize;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Component, Path, PathBuf};
 
 /// A `model.safetensors.index.json`: the shard of each tensor.
 pub struct WeightIndex {
@@ -30,7 +28,6 @@ impl WeightIndex {
     /// Parses the text of an index. Errors refer to it as `file`.
     ///
     /// # Errors
-    ///
     /// When the text is not JSON with a `weight_map`, or a shard's name leads out of the directory.
     pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
         #[derive(Deserialize)]
@@ -119,7 +116,6 @@ pub(super) fn locate(
     Ok(locations)
 }
 
-/// Returns the type of a stored tensor's elements.
 pub(super) fn stored_dtype(
     stored: &StoredTensor,
     file: &Path,
@@ -411,7 +407,6 @@ impl Shards<'_> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -3,14 +3,13 @@
 //! The file holds seven little-endian i32, then f32 tensors in a fixed order. RoPE rotates
 //! neighbouring rows of a head in this format, so queries and keys are marked as interleaved.
 
-use std::collections::HashMap;
-use std::path::Path;
-
 use super::row_layout::{Interleaved, RowLayout};
 use super::{Dtype, Location};
 use crate::config::Config;
 use crate::load_error::LoadError;
 use crate::tensor::{LayerTensor, Tensor};
+use std::collections::HashMap;
+use std::path::Path;
 
 /// The size of the header in bytes.
 const HEADER: usize = 7 * size_of::<i32>();
@@ -40,12 +39,9 @@ pub(super) struct Llama2c {
 }
 
 impl Llama2c {
-    /// Reads the header and computes the location of each tensor.
-    ///
-    /// # Errors
-    ///
-    /// When the bytes have another format, the header does not describe a valid model, or the file
-    /// does not end exactly after the last tensor.
+    /// Reads the header and computes the location of each tensor. Fails when the bytes have another
+    /// format, the header does not describe a valid model, or the file does not end exactly after
+    /// the last tensor.
     pub(super) fn parse(bytes: &[u8], file: &Path) -> Result<Self, LoadError> {
         reject_other_formats(bytes, file)?;
         let config = read_header(bytes, file)?;
@@ -115,12 +111,10 @@ fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
     let field = |index: usize| i64::from(i32::from_le_bytes(fields[index]));
     let positive = |option: &'static str, value: i64| match usize::try_from(value) {
         Ok(size) if size > 0 => Ok(size),
-        _ => Err(LoadError::InvalidOption {
-            file: file.to_owned(),
-            option,
-            found: value.to_string(),
-            expected: "a positive number: is this a llama2.c v0 checkpoint?".to_owned(),
-        }),
+        _ => {
+            let expected = "a positive number: is this a llama2.c v0 checkpoint?";
+            Err(LoadError::invalid_option(file, option, &value, expected))
+        }
     };
     let hidden_size = positive("dim", field(0))?;
     let num_attention_heads = positive("n_heads", field(3))?;
@@ -143,12 +137,8 @@ fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
         ..Config::plain_llama()
     };
     if !hidden_size.is_multiple_of(num_attention_heads) {
-        return Err(LoadError::InvalidOption {
-            file: file.to_owned(),
-            option: "n_heads",
-            found: num_attention_heads.to_string(),
-            expected: format!("a divisor of \"dim\", {hidden_size}"),
-        });
+        let expected = format!("a divisor of \"dim\", {hidden_size}");
+        return Err(LoadError::invalid_option(file, "n_heads", &num_attention_heads, expected));
     }
     config.validate(file)?;
     Ok(config)
@@ -214,7 +204,6 @@ fn locate(config: &Config) -> HashMap<Tensor, Location> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

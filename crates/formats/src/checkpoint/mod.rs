@@ -60,7 +60,6 @@ pub trait TensorSource: Sync {
     /// Returns the rows of a tensor, which must have this shape.
     ///
     /// # Errors
-    ///
     /// When the tensor is missing, or has the wrong dtype or shape.
     fn rows(&self, tensor: Tensor, shape: &[usize]) -> Result<TensorRows<'_>, LoadError>;
 
@@ -68,7 +67,6 @@ pub trait TensorSource: Sync {
     /// floats.
     ///
     /// # Errors
-    ///
     /// When a matrix has an unsupported type.
     fn float_type(&self) -> Result<WeightType, LoadError>;
 }
@@ -132,7 +130,6 @@ impl Checkpoint {
     /// by any of its parts; the others must be beside it.
     ///
     /// # Errors
-    ///
     /// When a file is missing, unreadable or broken, the configuration needs something unsupported,
     /// or a tensor is missing or has the wrong dtype or shape.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
@@ -157,7 +154,6 @@ impl Checkpoint {
     /// Opens a model that is part of the program. Its weights are read in place.
     ///
     /// # Errors
-    ///
     /// As [`Checkpoint::open`].
     pub fn open_embedded(model: &EmbeddedModel) -> Result<Self, LoadError> {
         let (file, text) = model.required_text("config.json")?;
@@ -217,7 +213,6 @@ impl Checkpoint {
     /// model has the stored head, and [`Self::config`] says so.
     ///
     /// # Errors
-    ///
     /// When the configuration is not a valid model, a file is broken, or a tensor is missing,
     /// unexpected, or has the wrong dtype or shape.
     pub fn from_safetensors(
@@ -236,7 +231,6 @@ impl Checkpoint {
     /// Creates a checkpoint from a llama2.c file of version 0.
     ///
     /// # Errors
-    ///
     /// When the file has another format or version, or its length does not match its header.
     pub fn from_llama2c(file: WeightFile) -> Result<Self, LoadError> {
         let Llama2c { config, locations } = Llama2c::parse(file.bytes(), file.path())?;
@@ -247,7 +241,6 @@ impl Checkpoint {
     /// Creates a checkpoint from a GGUF file, or from all parts of a split one in their order.
     ///
     /// # Errors
-    ///
     /// When a file is broken, the model is not supported, or a tensor is missing, unexpected, or
     /// has the wrong type or shape.
     pub fn from_gguf(parts: Vec<WeightFile>) -> Result<Self, LoadError> {
@@ -321,7 +314,6 @@ impl Checkpoint {
     /// safetensors file this is the smallest type that holds its weights exactly, or f32.
     ///
     /// # Errors
-    ///
     /// [`LoadError::NoSuchTensor`] if the model does not have this tensor.
     pub fn dtype(&self, tensor: Tensor) -> Result<Dtype, LoadError> {
         Ok(self.location(tensor)?.dtype)
@@ -330,7 +322,6 @@ impl Checkpoint {
     /// Returns the rows of a tensor, for reading one at a time. A tied head is the embedding.
     ///
     /// # Errors
-    ///
     /// [`LoadError::NoSuchTensor`] if the model does not have this tensor.
     pub fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError> {
         let location = self.location(tensor)?;
@@ -360,7 +351,6 @@ impl Checkpoint {
     /// converted as by [`TensorRows::read`].
     ///
     /// # Errors
-    ///
     /// [`LoadError::NonFinite`] if a value is NaN or infinite, and [`LoadError::NoSuchTensor`] if
     /// the model does not have this tensor.
     pub fn tensor(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
@@ -371,7 +361,6 @@ impl Checkpoint {
     /// shares its target's embedding uses it to recognise the target.
     ///
     /// # Errors
-    ///
     /// None for a checkpoint that opened, because every model has an embedding.
     pub fn embedding_sha256(&self) -> Result<String, LoadError> {
         let TensorRows { file, bytes, .. } = self.rows(Tensor::Embedding)?;

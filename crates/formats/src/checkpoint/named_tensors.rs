@@ -1,7 +1,5 @@
 //! The tensors of a checkpoint that is not a complete model, by their names in its files.
 
-use std::path::{Path, PathBuf};
-
 use super::Dtype;
 use super::huggingface::{WeightIndex, stored_dtype};
 use super::pickle;
@@ -11,6 +9,7 @@ use super::stored_names::StoredAs;
 use super::tensor_rows::TensorRows;
 use super::weight_file::{WeightFile, read_text};
 use crate::load_error::{LoadError, shortened};
+use std::path::{Path, PathBuf};
 
 /// The weight files that such a checkpoint may have instead of an index with shards: the usual
 /// file, then the files of Medusa's and Hydra's authors.
@@ -24,10 +23,7 @@ pub(crate) struct NamedTensors {
 
 impl NamedTensors {
     /// Opens the weight files of a directory. Returns `None` if it has no file with a known name.
-    ///
-    /// # Errors
-    ///
-    /// When a file is missing, unreadable or broken, or when all weights are pickled.
+    /// Fails when a file is missing, unreadable or broken, or when all weights are pickled.
     pub(crate) fn open(directory: &Path) -> Result<Option<Self>, LoadError> {
         let index = directory.join("model.safetensors.index.json");
         let single = DRAFTER_FILES.map(|name| directory.join(name));
@@ -45,11 +41,7 @@ impl NamedTensors {
         Self::of_files(paths).map(Some)
     }
 
-    /// Opens weight files.
-    ///
-    /// # Errors
-    ///
-    /// When a file is missing, unreadable or broken.
+    /// Opens weight files. Fails when a file is missing, unreadable or broken.
     pub(crate) fn of_files(paths: Vec<PathBuf>) -> Result<Self, LoadError> {
         let open = |path| {
             let file = WeightFile::map(path)?;
@@ -60,12 +52,10 @@ impl NamedTensors {
         Ok(Self { files })
     }
 
-    /// Whether there is a tensor with this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
-    /// Returns the shape of a tensor, if there is one with this name.
     pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
         self.find(name).map(|(_, stored)| &stored.shape[..])
     }
@@ -74,7 +64,6 @@ impl NamedTensors {
     /// more than two dimensions has several matrices.
     ///
     /// # Errors
-    ///
     /// [`LoadError::Dtype`] if one has an unsupported type.
     pub(crate) fn matrix_dtypes(
         &self,
@@ -98,12 +87,8 @@ impl NamedTensors {
         })
     }
 
-    /// Returns the rows of a tensor with this shape.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor is missing (`hint` is the probable cause in the message), or has the wrong
-    /// dtype or shape.
+    /// Returns the rows of a tensor with this shape. Fails when the tensor is missing (`hint` is
+    /// the probable cause in the message), or has the wrong dtype or shape.
     pub(crate) fn rows(
         &self,
         name: &str,
@@ -141,7 +126,6 @@ impl NamedTensors {
     /// a part of a larger one.
     ///
     /// # Errors
-    ///
     /// As [`Self::rows`].
     pub(crate) fn rows_of(
         &self,
@@ -159,7 +143,6 @@ impl NamedTensors {
     /// Returns the values of a vector of 64-bit integers, if there is one with this name.
     ///
     /// # Errors
-    ///
     /// [`LoadError::Dtype`] if it has another type.
     pub(crate) fn integers(&self, name: &str) -> Result<Option<Vec<i64>>, LoadError> {
         let Some((file, stored)) = self.find(name) else { return Ok(None) };
@@ -174,7 +157,6 @@ impl NamedTensors {
     /// Rejects tensors for which `is_known` is false: ignoring them would change the computation.
     ///
     /// # Errors
-    ///
     /// [`LoadError::UnusedTensor`] naming the first such tensor; `drafter` describes what it does
     /// not belong to.
     pub(crate) fn reject_unknown(

@@ -1,10 +1,9 @@
 //! Recognises PyTorch's pickled tensors. They are not read, because unpickling can execute code.
 
+use crate::load_error::LoadError;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-
-use crate::load_error::LoadError;
 
 /// The first bytes of PyTorch's files: of a zip archive, or before version 1.6 of a pickled number.
 const MAGIC: [[u8; 4]; 2] = [*b"PK\x03\x04", *b"\x80\x02\x8a\x0a"];
@@ -46,7 +45,6 @@ pub(crate) fn pickle_error(file: PathBuf) -> LoadError {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

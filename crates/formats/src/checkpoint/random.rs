@@ -6,19 +6,6 @@ mod grown_pair;
 mod synthetic_pair;
 mod tokenizer;
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
-use std::f64::consts::TAU;
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
-
-use half::{bf16, f16};
-use safetensors::tensor::View;
-use serde_json::{Value, json};
-
 use super::row_layout::RowLayout;
 use super::safetensors_file::SafetensorsFile;
 use super::stored_names::StoredAs;
@@ -34,6 +21,17 @@ use crate::load_error::LoadError;
 use crate::speculator::mtp;
 use crate::tensor::{LayerTensor, Tensor};
 use crate::weight_type::WeightType;
+use half::{bf16, f16};
+use safetensors::tensor::View;
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::f64::consts::TAU;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 pub use super::Dtype as RandomDtype;
 pub use grown_pair::GrownWeights;
@@ -138,7 +136,6 @@ pub fn example_families() -> Vec<Config> {
 /// a standard deviation of 2 to 3. Greedy text then varies, and sampling has several likely tokens.
 ///
 /// # Errors
-///
 /// When the configuration is not a valid model of its family, its vocabulary is smaller than
 /// [`MIN_VOCAB_SIZE`], or a file cannot be written.
 pub fn write_random_checkpoint(
@@ -154,7 +151,6 @@ pub fn write_random_checkpoint(
 /// ([`Speculator::open_mtp`](crate::Speculator::open_mtp)).
 ///
 /// # Errors
-///
 /// The errors of [`write_random_checkpoint`].
 pub fn write_random_checkpoint_with_mtp(
     dir: &Path,
@@ -169,7 +165,6 @@ pub fn write_random_checkpoint_with_mtp(
 /// large.
 ///
 /// # Errors
-///
 /// When the file cannot be read or written, or has no such tensor.
 pub fn scale_tensor(file: &Path, tensor: &str, factor: f32) -> Result<(), LoadError> {
     let read = |cause| LoadError::Read { path: file.to_owned(), cause };
@@ -195,7 +190,6 @@ pub fn scale_tensor(file: &Path, tensor: &str, factor: f32) -> Result<(), LoadEr
 /// target rejects.
 ///
 /// # Errors
-///
 /// The errors of [`write_random_checkpoint`].
 pub fn write_random_pair(
     target_dir: &Path,
@@ -264,12 +258,9 @@ impl<'a> RandomWeights<'a> {
         let config_file = dir.join("config.json");
         self.config.validate(&config_file)?;
         if self.config.vocab_size < MIN_VOCAB_SIZE {
-            return Err(LoadError::InvalidOption {
-                file: config_file,
-                option: "vocab_size",
-                found: self.config.vocab_size.to_string(),
-                expected: format!("at least {MIN_VOCAB_SIZE} for the byte tokenizer"),
-            });
+            let found = &self.config.vocab_size;
+            let expected = format!("at least {MIN_VOCAB_SIZE} for the byte tokenizer");
+            return Err(LoadError::invalid_option(&config_file, "vocab_size", found, expected));
         }
         let mut options = checked_json(self.config, self.dtype, &config_file)?;
         fs::create_dir_all(dir).map_err(|cause| write_error(dir, cause))?;
@@ -309,7 +300,6 @@ impl<'a> RandomWeights<'a> {
         write_safetensors(&file, stored).map_err(|cause| write_error(&file, cause))
     }
 
-    /// Returns the mean and the standard deviation of a tensor's values.
     fn mean_and_deviation(&self, tensor: Tensor) -> (f32, f32) {
         let hidden = self.config.hidden_size as f32;
         let head = 2.5 / hidden.sqrt();
@@ -390,23 +380,19 @@ impl<'a> RandomWeights<'a> {
     }
 }
 
-/// Returns the contents of `config.json`, the `file`.
-///
-/// # Errors
-///
-/// When they do not describe the whole configuration.
+/// Returns the contents of `config.json`, the `file`. Fails when they do not describe the whole
+/// configuration.
 fn checked_json(config: &Config, dtype: RandomDtype, file: &Path) -> Result<Value, LoadError> {
     let json = config.to_json(dtype);
     let read_back = Config::parse(&json.to_string(), file)?;
     if (Config { suggested_sampling: config.suggested_sampling, ..read_back }) == *config {
         return Ok(json);
     }
-    Err(LoadError::InvalidOption {
-        file: file.to_owned(),
-        option: "model_type",
-        found: config.family.model_type().to_owned(),
-        expected: "a family that supports all other options of the configuration".to_owned(),
-    })
+    let (found, expected) = (
+        config.family.model_type(),
+        "a family that supports all other options of the configuration",
+    );
+    Err(LoadError::invalid_option(file, "model_type", &found, expected))
 }
 
 /// A random tensor. Its values are generated when it is written, so only one tensor is in memory.
@@ -456,7 +442,6 @@ impl RandomTensor {
         architecture.tensors().map(random).collect()
     }
 
-    /// Creates a tensor of the random model with this seed and configuration.
     pub(super) fn of_model(config: &Config, seed: u64, tensor: Tensor) -> Self {
         Self::new(&RandomWeights::new(config, seed, RandomDtype::F32), tensor)
     }
@@ -494,7 +479,6 @@ impl RandomTensor {
         }
     }
 
-    /// Fills `bytes` with the values from index `first` on.
     fn fill(&self, first: usize, bytes: &mut [u8]) {
         let mut normal = Normal::skipping(self.key, first);
         for bytes in bytes.chunks_exact_mut(self.element_bytes()) {
@@ -717,7 +701,6 @@ pub(super) fn write_error(path: &Path, cause: io::Error) -> LoadError {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::checkpoint::Checkpoint;

@@ -8,17 +8,15 @@ mod eagle3_options;
 
 pub use eagle3_options::Eagle3Options;
 
-use std::fs;
-use std::path::Path;
-
-use serde_json::{Value, json};
-
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
 use super::{SerializedTensor, write_safetensors};
 use crate::architecture::{BlockConv, FeatureNorm, MarkovKind, QkNorms};
 use crate::config::{Config, Family, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
 use crate::tensor::Tensor;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
 
 /// The rank of random Markov heads and selectors.
 const MARKOV_RANK: usize = 8;
@@ -105,7 +103,6 @@ impl RandomSpeculator<'_> {
     /// necessary.
     ///
     /// # Errors
-    ///
     /// When a file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<(), LoadError> {
         fs::create_dir_all(dir).map_err(|cause| write_error(dir, cause))?;

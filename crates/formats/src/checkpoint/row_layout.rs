@@ -21,7 +21,6 @@ pub(crate) struct RowLayout {
 /// Rows of heads of which RoPE rotates neighbours, (2i, 2i+1), rather than (i, i + dims/2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interleaved {
-    /// The number of rows of a head.
     pub(crate) head_dim: usize,
     /// The index of the first row of a head that is rotated.
     pub(crate) first: usize,
@@ -52,7 +51,6 @@ impl RowLayout {
         Self { first, ..Self::PLAIN }
     }
 
-    /// Returns the layout of rows in runs.
     pub(crate) fn runs(first: usize, run: usize, stride: usize) -> Self {
         Self { first, run, stride, ..Self::PLAIN }
     }

@@ -1,13 +1,11 @@
 //! The header of a safetensors file: eight bytes of length, JSON, then the tensors' bytes.
 
+use crate::load_error::LoadError;
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-
-use safetensors::Dtype;
-use safetensors::tensor::Metadata;
-
-use crate::load_error::LoadError;
 
 /// The contents of one safetensors file.
 pub(super) struct SafetensorsFile {
@@ -16,21 +14,16 @@ pub(super) struct SafetensorsFile {
     pub(super) tensors: BTreeMap<String, StoredTensor>,
 }
 
-/// One tensor of a safetensors file.
 pub(super) struct StoredTensor {
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// The range of its bytes in the file.
     pub(super) bytes: Range<usize>,
 }
 
 impl SafetensorsFile {
     /// Parses the header, and checks that the tensors' ranges are within `bytes` and match the
-    /// shapes.
-    ///
-    /// # Errors
-    ///
-    /// When the header is broken, or the file is longer or shorter than the header says.
+    /// shapes. Fails when the header is broken, or the file is longer or shorter than the header
+    /// says.
     pub(super) fn parse(bytes: &[u8], file: &Path) -> Result<Self, LoadError> {
         let (header, data_start) = header(bytes, file)?;
         // `SafeTensors::deserialize` is not used, because its sums of lengths can overflow.
@@ -79,7 +72,6 @@ fn wrong_length(file: &Path, expected: u128, found: usize) -> LoadError {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -101,7 +101,6 @@ fn to_bytes(values: &[f32], dtype: FloatType) -> Vec<u8> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use safetensors::tensor::TensorView;

@@ -134,107 +134,73 @@ impl StoredAs {
         let has_experts =
             architecture.layers.get(layer).is_some_and(|layer| layer.experts.is_some());
         let is_shared = has_experts && family != F::Gemma4;
-        let shared = |weight| match family {
+        let shared = |module| match family {
             F::Glm4Moe | F::Glm4MoeLite | F::DeepseekV2 | F::DeepseekV3 => {
-                format!("mlp.shared_experts.{weight}")
+                format!("mlp.shared_experts.{module}")
             }
-            _ => format!("mlp.shared_expert.{weight}"),
+            _ => format!("mlp.shared_expert.{module}"),
         };
         let values_are_keys = |layer| {
             let of_global = config.global_heads.is_some_and(|heads| heads.values_are_keys);
             of_global && config.window(layer).is_none()
         };
         let two_norms = config.norm_placement == NormPlacement::ParallelNorms;
-        let name = match (family, part) {
-            (F::GraniteMoeHybrid, T::Gate | T::Up) => "shared_mlp.input_linear.weight",
-            (F::GraniteMoeHybrid, T::Down) => "shared_mlp.output_linear.weight",
-            (_, T::Gate) if is_shared => &shared("gate_proj.weight"),
-            (_, T::Up) if is_shared => &shared("up_proj.weight"),
-            (_, T::Down) if is_shared => &shared("down_proj.weight"),
-            (_, T::GateBias) if is_shared => &shared("gate_proj.bias"),
-            (_, T::UpBias) if is_shared => &shared("up_proj.bias"),
-            (_, T::DownBias) if is_shared => &shared("down_proj.bias"),
+        let module = match (family, part) {
+            (F::GraniteMoeHybrid, T::Gate | T::Up) => "shared_mlp.input_linear",
+            (F::GraniteMoeHybrid, T::Down) => "shared_mlp.output_linear",
+            (_, T::Gate | T::GateBias) if is_shared => &shared("gate_proj"),
+            (_, T::Up | T::UpBias) if is_shared => &shared("up_proj"),
+            (_, T::Down | T::DownBias) if is_shared => &shared("down_proj"),
             (F::Gemma2 | F::Gemma3 | F::Gemma4 | F::Olmo2 | F::Olmo3, T::AttentionOutputNorm) => {
-                "post_attention_layernorm.weight"
+                "post_attention_layernorm"
             }
-            (F::Gemma2 | F::Gemma3 | F::Gemma4, T::MlpNorm) => "pre_feedforward_layernorm.weight",
+            (F::Gemma2 | F::Gemma3 | F::Gemma4, T::MlpNorm) => "pre_feedforward_layernorm",
             (F::Gemma2 | F::Gemma3 | F::Gemma4 | F::Olmo2 | F::Olmo3, T::MlpOutputNorm) => {
-                "post_feedforward_layernorm.weight"
+                "post_feedforward_layernorm"
             }
-            (F::Gemma4, T::Value | T::ValueBias) if values_are_keys(layer) => match part {
-                T::Value => "self_attn.k_proj.weight",
-                _ => "self_attn.k_proj.bias",
-            },
-            (F::Gemma4, T::Router) => "router.proj.weight",
-            (F::Mixtral, T::Router) => "block_sparse_moe.gate.weight",
-            (F::GraniteMoe | F::GraniteMoeHybrid, T::Router) => {
-                "block_sparse_moe.router.layer.weight"
-            }
-            (F::GraniteMoeHybrid, T::DecayRate) => "mamba.A_log",
-            (F::GraniteMoeHybrid, T::DecayBias) => "mamba.dt_bias",
-            (F::GraniteMoeHybrid, T::Skip) => "mamba.D",
-            (F::GraniteMoeHybrid, T::MixerNorm) => "mamba.norm.weight",
-            (F::GraniteMoeHybrid, T::MixerOutput) => "mamba.out_proj.weight",
-            (F::Lfm2, T::AttentionNorm) => "operator_norm.weight",
-            (F::Lfm2, T::MlpNorm) => "ffn_norm.weight",
-            (F::Lfm2, T::QueryNorm) => "self_attn.q_layernorm.weight",
-            (F::Lfm2, T::KeyNorm) => "self_attn.k_layernorm.weight",
-            (F::Lfm2, T::Output) => "self_attn.out_proj.weight",
-            (F::Lfm2, T::MixerOutput) => "conv.out_proj.weight",
-            (F::Lfm2, T::Gate) => "feed_forward.w1.weight",
-            (F::Lfm2, T::Up) => "feed_forward.w3.weight",
-            (F::Lfm2, T::Down) => "feed_forward.w2.weight",
-            (F::GptOss, T::Router) => "mlp.router.weight",
-            (F::GptOss, T::RouterBias) => "mlp.router.bias",
-            (F::Phi, T::Output) => "self_attn.dense.weight",
-            (F::Phi, T::OutputBias) => "self_attn.dense.bias",
-            (F::Phi, T::Up) => "mlp.fc1.weight",
-            (F::Phi, T::UpBias) => "mlp.fc1.bias",
-            (F::Phi, T::Down) => "mlp.fc2.weight",
-            (F::Phi, T::DownBias) => "mlp.fc2.bias",
-            (F::StarCoder2, T::Up) => "mlp.c_fc.weight",
-            (F::StarCoder2, T::UpBias) => "mlp.c_fc.bias",
-            (F::StarCoder2, T::Down) => "mlp.c_proj.weight",
-            (F::StarCoder2, T::DownBias) => "mlp.c_proj.bias",
-            (F::GptNeoX, T::Output) => "attention.dense.weight",
-            (F::GptNeoX, T::OutputBias) => "attention.dense.bias",
-            (F::GptNeoX, T::Up) => "mlp.dense_h_to_4h.weight",
-            (F::GptNeoX, T::UpBias) => "mlp.dense_h_to_4h.bias",
-            (F::GptNeoX, T::Down) => "mlp.dense_4h_to_h.weight",
-            (F::GptNeoX, T::DownBias) => "mlp.dense_4h_to_h.bias",
-            (F::Gpt2, T::AttentionNorm) => "ln_1.weight",
-            (F::Gpt2, T::AttentionNormBias) => "ln_1.bias",
-            (F::Gpt2, T::MlpNorm) => "ln_2.weight",
-            (F::Gpt2, T::MlpNormBias) => "ln_2.bias",
-            (F::Gpt2, T::Output) => "attn.c_proj.weight",
-            (F::Gpt2, T::OutputBias) => "attn.c_proj.bias",
-            (F::Gpt2, T::Up) => "mlp.c_fc.weight",
-            (F::Gpt2, T::UpBias) => "mlp.c_fc.bias",
-            (F::Gpt2, T::Down) => "mlp.c_proj.weight",
-            (F::Gpt2, T::DownBias) => "mlp.c_proj.bias",
-            (F::Opt, T::AttentionNorm) => "self_attn_layer_norm.weight",
-            (F::Opt, T::AttentionNormBias) => "self_attn_layer_norm.bias",
-            (F::Opt, T::MlpNorm) => "final_layer_norm.weight",
-            (F::Opt, T::MlpNormBias) => "final_layer_norm.bias",
-            (F::Opt, T::Output) => "self_attn.out_proj.weight",
-            (F::Opt, T::OutputBias) => "self_attn.out_proj.bias",
-            (F::Opt, T::Up) => "fc1.weight",
-            (F::Opt, T::UpBias) => "fc1.bias",
-            (F::Opt, T::Down) => "fc2.weight",
-            (F::Opt, T::DownBias) => "fc2.bias",
-            (F::Falcon, T::AttentionNorm) if two_norms => "ln_attn.weight",
-            (F::Falcon, T::AttentionNormBias) if two_norms => "ln_attn.bias",
-            (F::Falcon, T::MlpNorm) if two_norms => "ln_mlp.weight",
-            (F::Falcon, T::MlpNormBias) if two_norms => "ln_mlp.bias",
-            (F::Falcon, T::Output) => "self_attention.dense.weight",
-            (F::Falcon, T::OutputBias) => "self_attention.dense.bias",
-            (F::Falcon, T::Up) => "mlp.dense_h_to_4h.weight",
-            (F::Falcon, T::UpBias) => "mlp.dense_h_to_4h.bias",
-            (F::Falcon, T::Down) => "mlp.dense_4h_to_h.weight",
-            (F::Falcon, T::DownBias) => "mlp.dense_4h_to_h.bias",
+            (F::Gemma4, T::Value | T::ValueBias) if values_are_keys(layer) => "self_attn.k_proj",
+            (F::Gemma4, T::Router) => "router.proj",
+            (F::Mixtral, T::Router) => "block_sparse_moe.gate",
+            (F::GraniteMoe | F::GraniteMoeHybrid, T::Router) => "block_sparse_moe.router.layer",
+            (F::Lfm2, T::AttentionNorm) => "operator_norm",
+            (F::Lfm2, T::MlpNorm) => "ffn_norm",
+            (F::Lfm2, T::QueryNorm) => "self_attn.q_layernorm",
+            (F::Lfm2, T::KeyNorm) => "self_attn.k_layernorm",
+            (F::Lfm2, T::Output) => "self_attn.out_proj",
+            (F::Lfm2, T::MixerOutput) => "conv.out_proj",
+            (F::Lfm2, T::Gate) => "feed_forward.w1",
+            (F::Lfm2, T::Up) => "feed_forward.w3",
+            (F::Lfm2, T::Down) => "feed_forward.w2",
+            (F::GptOss, T::Router | T::RouterBias) => "mlp.router",
+            (F::Phi, T::Output | T::OutputBias) => "self_attn.dense",
+            (F::Phi, T::Up | T::UpBias) => "mlp.fc1",
+            (F::Phi, T::Down | T::DownBias) => "mlp.fc2",
+            (F::StarCoder2 | F::Gpt2, T::Up | T::UpBias) => "mlp.c_fc",
+            (F::StarCoder2 | F::Gpt2, T::Down | T::DownBias) => "mlp.c_proj",
+            (F::GptNeoX, T::Output | T::OutputBias) => "attention.dense",
+            (F::GptNeoX | F::Falcon, T::Up | T::UpBias) => "mlp.dense_h_to_4h",
+            (F::GptNeoX | F::Falcon, T::Down | T::DownBias) => "mlp.dense_4h_to_h",
+            (F::Gpt2, T::AttentionNorm | T::AttentionNormBias) => "ln_1",
+            (F::Gpt2, T::MlpNorm | T::MlpNormBias) => "ln_2",
+            (F::Gpt2, T::Output | T::OutputBias) => "attn.c_proj",
+            (F::Opt, T::AttentionNorm | T::AttentionNormBias) => "self_attn_layer_norm",
+            (F::Opt, T::MlpNorm | T::MlpNormBias) => "final_layer_norm",
+            (F::Opt, T::Output | T::OutputBias) => "self_attn.out_proj",
+            (F::Opt, T::Up | T::UpBias) => "fc1",
+            (F::Opt, T::Down | T::DownBias) => "fc2",
+            (F::Falcon, T::AttentionNorm | T::AttentionNormBias) if two_norms => "ln_attn",
+            (F::Falcon, T::MlpNorm | T::MlpNormBias) if two_norms => "ln_mlp",
+            (F::Falcon, T::Output | T::OutputBias) => "self_attention.dense",
             _ => "",
         };
-        let name = if name.is_empty() { None } else { Some(name.to_owned()) };
+        let name = match (family, part) {
+            (
+                F::GraniteMoeHybrid,
+                T::DecayRate | T::DecayBias | T::Skip | T::MixerNorm | T::MixerOutput,
+            ) => part.name().split_once('.').map(|(_, name)| format!("mamba.{name}")),
+            _ if module.is_empty() => None,
+            _ => Some(format!("{module}.{}", if part.is_bias() { "bias" } else { "weight" })),
+        };
         self.set_layer_name(layer, name.as_deref(), family);
     }
 

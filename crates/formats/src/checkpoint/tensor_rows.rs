@@ -1,10 +1,5 @@
 //! The rows of a stored tensor. They are read one at a time, so no whole tensor must be in memory.
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-use std::borrow::Cow;
-use std::ops::Range;
-
 use super::assembled::AssembledRows;
 use super::quantized::QuantizedRows;
 use super::row_layout::RowLayout;
@@ -12,6 +7,10 @@ use super::{Dtype, WeightFile};
 use crate::block_type::BlockType;
 use crate::blocks;
 use crate::load_error::LoadError;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// A tensor of a mapped file, for reading row by row. The rows are the outputs of a matrix; a norm
 /// or a bias is one row.
@@ -22,9 +21,7 @@ pub struct TensorRows<'a> {
     /// The place in the file of the stored tensor's row-major values.
     pub(super) bytes: Range<usize>,
     pub(super) dtype: Dtype,
-    /// The number of rows.
     pub(super) rows: usize,
-    /// The number of values in a row.
     pub(super) columns: usize,
     /// Where the rows are in the stored tensor. A vector is one row, and this says where its values
     /// are.
@@ -75,11 +72,9 @@ impl TensorRows<'_> {
     /// the same way.
     ///
     /// # Errors
-    ///
     /// [`LoadError::NonFinite`] if a scale is NaN or infinite.
     ///
     /// # Panics
-    ///
     /// If `row` is out of range.
     pub fn stored(&self, row: usize) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
         let Some(block_type) = self.block_type().filter(|_| self.assembled.is_none()) else {
@@ -112,11 +107,9 @@ impl TensorRows<'_> {
     /// they do not count as this process's memory.
     ///
     /// # Errors
-    ///
     /// [`LoadError::NonFinite`] if a value is NaN or infinite.
     ///
     /// # Panics
-    ///
     /// If `row` is out of range, or `out` does not have the length of a row.
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
@@ -182,7 +175,6 @@ impl TensorRows<'_> {
     /// Reads all rows, one after another.
     ///
     /// # Errors
-    ///
     /// The errors of [`Self::read`].
     pub fn read_all(&self) -> Result<Vec<f32>, LoadError> {
         let mut values = vec![0.0; self.len() * self.columns];
@@ -275,7 +267,6 @@ fn first_non_finite(values: &[f32]) -> Option<usize> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::checkpoint::row_layout::Interleaved;

@@ -1,15 +1,13 @@
 //! The bytes of a weight file, mapped into memory, owned, or part of the program.
 
+use crate::load_error::LoadError;
+use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-use memmap2::Mmap;
-#[cfg(unix)]
-use memmap2::UncheckedAdvice;
-
-use crate::load_error::LoadError;
 
 /// A file of weights: its bytes, and its path for messages.
 pub struct WeightFile {
@@ -27,7 +25,6 @@ impl WeightFile {
     /// Maps the file at `path` into memory. Pages are read when they are first used.
     ///
     /// # Errors
-    ///
     /// When the file does not exist or cannot be read.
     pub fn map(path: PathBuf) -> Result<Self, LoadError> {
         let mapping = open(&path).and_then(|file| {
@@ -122,7 +119,6 @@ pub(crate) fn read_error(path: &Path, cause: io::Error) -> LoadError {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

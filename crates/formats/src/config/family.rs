@@ -1,7 +1,5 @@
 //! The model families, and what distinguishes their configurations.
 
-use std::fmt;
-
 use super::Config;
 use super::families::{
     cohere, deepseek, falcon, gemma, glm, gpt, granite, hybrid, llama, olmo, phi, positions, qwen,
@@ -9,102 +7,106 @@ use super::families::{
 use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
+use crate::table_enum::table_enum;
 use serde_json::{Map, Value};
+use std::fmt;
 
-/// A model family: the `model_type` of `config.json`.
-///
-/// One forward pass computes all families. The family determines which options its configuration
-/// has, the default values of absent options, and the names of its tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+table_enum! {
+    /// A model family: the `model_type` of `config.json`.
+    ///
+    /// One forward pass computes all families. The family determines which options its
+    /// configuration has, the default values of absent options, and the names of its tensors.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Family;
+
+    /// Returns what distinguishes the family.
+    pub(super) fn description() -> &'static Description;
+
     /// Llama 1 to 3 and models with the same `model_type`: Vicuna, CodeLlama, DeepSeek-Coder,
     /// TinyLlama.
-    Llama,
+    Llama = &llama::LLAMA,
     /// Mistral.
-    Mistral,
+    Mistral = &llama::MISTRAL,
     /// Mixtral.
-    Mixtral,
+    Mixtral = &llama::MIXTRAL,
     /// Qwen2 and 2.5.
-    Qwen2,
+    Qwen2 = &qwen::QWEN2,
     /// Qwen3.
-    Qwen3,
+    Qwen3 = &qwen::QWEN3,
     /// Qwen2's mixtures of experts.
-    Qwen2Moe,
+    Qwen2Moe = &qwen::QWEN2_MOE,
     /// Qwen3's mixtures of experts.
-    Qwen3Moe,
+    Qwen3Moe = &qwen::QWEN3_MOE,
     /// Qwen3-Next.
-    Qwen3Next,
+    Qwen3Next = &hybrid::QWEN3_NEXT,
     /// Qwen3.5 and 3.6.
-    Qwen35,
+    Qwen35 = &hybrid::QWEN35,
     /// Qwen3.5's and 3.6's mixtures of experts.
-    Qwen35Moe,
+    Qwen35Moe = &hybrid::QWEN35_MOE,
     /// Granite 3 and dense models with the same `model_type`.
-    Granite,
+    Granite = &granite::GRANITE,
     /// Granite's mixtures of experts.
-    GraniteMoe,
+    GraniteMoe = &granite::GRANITE_MOE,
     /// Granite 4, hybrid and not.
-    GraniteMoeHybrid,
+    GraniteMoeHybrid = &hybrid::GRANITE_MOE_HYBRID,
     /// LFM2.
-    Lfm2,
+    Lfm2 = &hybrid::LFM2,
     /// SmolLM3.
-    SmolLm3,
+    SmolLm3 = &llama::SMOLLM3,
     /// Gemma 2.
-    Gemma2,
+    Gemma2 = &gemma::GEMMA2,
     /// Gemma 3 for text.
-    Gemma3,
+    Gemma3 = &gemma::GEMMA3,
     /// Gemma 4 for text.
-    Gemma4,
+    Gemma4 = &gemma::GEMMA4,
     /// Phi-1, Phi-1.5 and Phi-2.
-    Phi,
+    Phi = &phi::PHI,
     /// Phi-3, Phi-3.5 and Phi-4.
-    Phi3,
+    Phi3 = &phi::PHI3,
     /// OLMo 1.
-    Olmo,
+    Olmo = &olmo::OLMO,
     /// OLMo 2.
-    Olmo2,
+    Olmo2 = &olmo::OLMO2,
     /// OLMo 3.
-    Olmo3,
+    Olmo3 = &olmo::OLMO3,
     /// OLMoE.
-    Olmoe,
+    Olmoe = &olmo::OLMOE,
     /// Command R.
-    Cohere,
+    Cohere = &cohere::COHERE,
     /// Command R7B and Command A.
-    Cohere2,
+    Cohere2 = &cohere::COHERE2,
     /// GLM-4 of 2024.
-    Glm,
+    Glm = &glm::GLM,
     /// GLM-4 of 2025.
-    Glm4,
+    Glm4 = &glm::GLM4,
     /// GLM-4.5 and later mixtures of experts.
-    Glm4Moe,
+    Glm4Moe = &glm::GLM4_MOE,
     /// GLM-4.7-Flash.
-    Glm4MoeLite,
+    Glm4MoeLite = &deepseek::GLM4_MOE_LITE,
     /// DeepSeek-V2, V2-Lite and Coder-V2.
-    DeepseekV2,
+    DeepseekV2 = &deepseek::DEEPSEEK_V2,
     /// DeepSeek-V3 and R1.
-    DeepseekV3,
+    DeepseekV3 = &deepseek::DEEPSEEK_V3,
     /// StarCoder2.
-    StarCoder2,
+    StarCoder2 = &gpt::STARCODER2,
     /// StableLM 2.
-    StableLm,
+    StableLm = &gpt::STABLELM,
     /// GPT-NeoX and Pythia.
-    GptNeoX,
+    GptNeoX = &gpt::GPT_NEOX,
     /// gpt-oss.
-    GptOss,
+    GptOss = &gpt::GPT_OSS,
     /// GPT-2.
-    Gpt2,
+    Gpt2 = &positions::GPT2,
     /// OPT.
-    Opt,
+    Opt = &positions::OPT,
     /// Falcon.
-    Falcon,
+    Falcon = &falcon::FALCON,
 }
 
 /// What distinguishes a family.
 pub(super) struct Description {
-    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it"))]
-    pub(super) family: Family,
     /// The family's name in messages.
     pub(super) name: &'static str,
-    /// The value of `model_type`.
     pub(super) model_type: &'static str,
     /// The name of the model class in `architectures`.
     pub(super) class: &'static str,
@@ -149,7 +151,6 @@ pub(super) struct Defaults {
     pub(super) local_rope_theta: Option<f32>,
 }
 
-/// The defaults of Llama.
 pub(super) const LLAMA: Defaults = Defaults {
     names: &[],
     mlp_factor: None,
@@ -169,48 +170,6 @@ pub(super) const LLAMA: Defaults = Defaults {
 };
 
 impl Family {
-    pub(super) const ALL: [Self; 39] = [
-        Self::Llama,
-        Self::Mistral,
-        Self::Mixtral,
-        Self::Qwen2,
-        Self::Qwen3,
-        Self::Qwen2Moe,
-        Self::Qwen3Moe,
-        Self::Qwen3Next,
-        Self::Qwen35,
-        Self::Qwen35Moe,
-        Self::Granite,
-        Self::GraniteMoe,
-        Self::GraniteMoeHybrid,
-        Self::Lfm2,
-        Self::SmolLm3,
-        Self::Gemma2,
-        Self::Gemma3,
-        Self::Gemma4,
-        Self::Phi,
-        Self::Phi3,
-        Self::Olmo,
-        Self::Olmo2,
-        Self::Olmo3,
-        Self::Olmoe,
-        Self::Cohere,
-        Self::Cohere2,
-        Self::Glm,
-        Self::Glm4,
-        Self::Glm4Moe,
-        Self::Glm4MoeLite,
-        Self::DeepseekV2,
-        Self::DeepseekV3,
-        Self::StarCoder2,
-        Self::StableLm,
-        Self::GptNeoX,
-        Self::GptOss,
-        Self::Gpt2,
-        Self::Opt,
-        Self::Falcon,
-    ];
-
     /// Returns the value of `model_type`.
     pub fn model_type(self) -> &'static str {
         self.description().model_type
@@ -225,50 +184,6 @@ impl Family {
     pub(crate) fn is_hybrid_qwen(self) -> bool {
         matches!(self, Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe)
     }
-
-    pub(super) fn description(self) -> &'static Description {
-        match self {
-            Self::Llama => &llama::LLAMA,
-            Self::Mistral => &llama::MISTRAL,
-            Self::Mixtral => &llama::MIXTRAL,
-            Self::SmolLm3 => &llama::SMOLLM3,
-            Self::Qwen2 => &qwen::QWEN2,
-            Self::Qwen3 => &qwen::QWEN3,
-            Self::Qwen2Moe => &qwen::QWEN2_MOE,
-            Self::Qwen3Moe => &qwen::QWEN3_MOE,
-            Self::Qwen3Next => &hybrid::QWEN3_NEXT,
-            Self::Qwen35 => &hybrid::QWEN35,
-            Self::Qwen35Moe => &hybrid::QWEN35_MOE,
-            Self::Granite => &granite::GRANITE,
-            Self::GraniteMoe => &granite::GRANITE_MOE,
-            Self::GraniteMoeHybrid => &hybrid::GRANITE_MOE_HYBRID,
-            Self::Lfm2 => &hybrid::LFM2,
-            Self::Gemma2 => &gemma::GEMMA2,
-            Self::Gemma3 => &gemma::GEMMA3,
-            Self::Gemma4 => &gemma::GEMMA4,
-            Self::Phi => &phi::PHI,
-            Self::Phi3 => &phi::PHI3,
-            Self::Olmo => &olmo::OLMO,
-            Self::Olmo2 => &olmo::OLMO2,
-            Self::Olmo3 => &olmo::OLMO3,
-            Self::Olmoe => &olmo::OLMOE,
-            Self::Cohere => &cohere::COHERE,
-            Self::Cohere2 => &cohere::COHERE2,
-            Self::Glm => &glm::GLM,
-            Self::Glm4 => &glm::GLM4,
-            Self::Glm4Moe => &glm::GLM4_MOE,
-            Self::Glm4MoeLite => &deepseek::GLM4_MOE_LITE,
-            Self::DeepseekV2 => &deepseek::DEEPSEEK_V2,
-            Self::DeepseekV3 => &deepseek::DEEPSEEK_V3,
-            Self::StarCoder2 => &gpt::STARCODER2,
-            Self::StableLm => &gpt::STABLELM,
-            Self::GptNeoX => &gpt::GPT_NEOX,
-            Self::GptOss => &gpt::GPT_OSS,
-            Self::Gpt2 => &positions::GPT2,
-            Self::Opt => &positions::OPT,
-            Self::Falcon => &falcon::FALCON,
-        }
-    }
 }
 
 impl fmt::Display for Family {
@@ -282,10 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_family_has_its_own_description() {
-        for family in Family::ALL {
-            assert_eq!(family.description().family, family);
-        }
+    fn every_family_has_its_own_model_type() {
         let mut types = Family::ALL.map(Family::model_type);
         types.sort_unstable();
         assert!(types.windows(2).all(|pair| pair[0] != pair[1]));

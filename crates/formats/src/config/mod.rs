@@ -14,14 +14,13 @@ mod sampling;
 pub(crate) mod unread;
 mod write;
 
-use std::path::Path;
-
 use crate::architecture::{
     Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Latent,
     Layer, Mlp, MlpInput, Norm, OwnInput, PositionTable, QkNorms, Recurrent, Rope,
 };
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
+use std::path::Path;
 
 pub use family::Family;
 pub use quantization::{Quantization, ScaleSharing};
@@ -301,7 +300,6 @@ impl Config {
     /// sampling options become the suggested sampling.
     ///
     /// # Errors
-    ///
     /// When the text is not a JSON object, its `eos_token_id` is not one or several tokens of the
     /// vocabulary, or a sampling option has the wrong type.
     pub fn apply_generation_config(&mut self, text: &str, file: &Path) -> Result<(), LoadError> {
@@ -325,12 +323,10 @@ impl Config {
     /// overflow.
     ///
     /// # Errors
-    ///
     /// [`LoadError::InvalidOption`] with `file`, the first invalid option and the expected value.
     pub fn validate(&self, file: &Path) -> Result<(), LoadError> {
         let invalid = |option, found: &dyn std::fmt::Display, expected: &str| {
-            let (file, found, expected) = (file.to_owned(), found.to_string(), expected.to_owned());
-            Err(LoadError::InvalidOption { file, option, found, expected })
+            Err(LoadError::invalid_option(file, option, found, expected))
         };
         for (option, size) in self.sizes() {
             let largest = if option == "num_hidden_layers" { MAX_LAYERS } else { MAX_SIZE };
@@ -410,8 +406,7 @@ impl Config {
     /// Checks what differs between layers with and without a window.
     fn validate_layer_kinds(&self, file: &Path) -> Result<(), LoadError> {
         let invalid = |option, found: usize, expected: String| {
-            let (file, found) = (file.to_owned(), found.to_string());
-            Err(LoadError::InvalidOption { file, option, found, expected })
+            Err(LoadError::invalid_option(file, option, &found, expected))
         };
         if let Some(GlobalHeads { head_dim, num_key_value_heads: heads, .. }) = self.global_heads {
             if !(1..=MAX_SIZE).contains(&head_dim) || !head_dim.is_multiple_of(2) {
@@ -449,8 +444,7 @@ impl Config {
     fn validate_recurrent(&self, file: &Path) -> Result<(), LoadError> {
         let Some(RecurrentLayers { mixer, layers }) = &self.recurrent else { return Ok(()) };
         let invalid = |option, found: usize, expected: String| {
-            let (file, found) = (file.to_owned(), found.to_string());
-            Err(LoadError::InvalidOption { file, option, found, expected })
+            Err(LoadError::invalid_option(file, option, &found, expected))
         };
         if layers.len() != self.num_hidden_layers {
             let expected = format!("one entry for each of the {} layers", self.num_hidden_layers);
@@ -494,12 +488,10 @@ impl Config {
         ];
         match sizes.into_iter().find(|(_, size)| !(1..=MAX_SIZE).contains(size)) {
             None => Ok(()),
-            Some((option, size)) => Err(LoadError::InvalidOption {
-                file: file.to_owned(),
-                option,
-                found: size.to_string(),
-                expected: format!("a size from 1 to {MAX_SIZE}"),
-            }),
+            Some((option, size)) => {
+                let expected = format!("a size from 1 to {MAX_SIZE}");
+                Err(LoadError::invalid_option(file, option, &size, expected))
+            }
         }
     }
 
@@ -509,8 +501,7 @@ impl Config {
             return Ok(());
         };
         let invalid = |option, found: &dyn std::fmt::Display, expected: String| {
-            let (file, found) = (file.to_owned(), found.to_string());
-            Err(LoadError::InvalidOption { file, option, found, expected })
+            Err(LoadError::invalid_option(file, option, found, expected))
         };
         let within = |size: usize, largest| (1..=largest).contains(&size);
         let (n_experts, router) = (experts.n_experts, experts.router);
@@ -604,12 +595,9 @@ impl Config {
             let bytes =
                 sizes.iter().try_fold(size_of::<f32>(), |product, n| product.checked_mul(*n));
             if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-                return Err(LoadError::InvalidOption {
-                    file: file.to_owned(),
-                    option: "hidden_size",
-                    found: self.hidden_size.to_string(),
-                    expected: format!("sizes that fit in memory, not {sizes:?} for `{tensor}`"),
-                });
+                let expected = format!("sizes that fit in memory, not {sizes:?} for `{tensor}`");
+                let found = &self.hidden_size;
+                return Err(LoadError::invalid_option(file, "hidden_size", found, expected));
             }
         }
         Ok(())

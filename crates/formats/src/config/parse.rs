@@ -1,19 +1,17 @@
 //! Parses the text of a `config.json` into a [`Config`], by the meaning of each family's options.
 
-use std::path::Path;
-
 use super::families::{size_or, sliding_window};
 use super::{Config, Family, Quantization, SlidingLayers, rope, unread};
 use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
+use std::path::Path;
 
 impl Config {
     /// Parses the text of a `config.json`. Errors refer to it as `file`. Absent optional values
     /// have the defaults of transformers' configuration class for the family.
     ///
     /// # Errors
-    ///
     /// When the text is not a JSON object, a size is missing, a value is invalid, or an option
     /// requests something that this engine does not support.
     pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
@@ -160,7 +158,6 @@ fn quantization(
     Ok(quantization)
 }
 
-/// Returns the activation function.
 fn activation(options: &JsonOptions<'_>, family: Family) -> Result<Activation, LoadError> {
     const KNOWN: &str = "\"silu\", \"gelu\", \"gelu_pytorch_tanh\" or \"relu\"";
     let (option, default) = family.description().defaults.activation;
@@ -177,17 +174,15 @@ fn activation(options: &JsonOptions<'_>, family: Family) -> Result<Activation, L
 fn divided_head_dim(hidden_size: usize, heads: usize, file: &Path) -> Result<usize, LoadError> {
     match hidden_size.checked_rem(heads) {
         Some(0) => Ok(hidden_size / heads),
-        _ => Err(LoadError::InvalidOption {
-            file: file.to_owned(),
-            option: "num_attention_heads",
-            found: heads.to_string(),
-            expected: format!("a divisor of \"hidden_size\", {hidden_size} (or set \"head_dim\")"),
-        }),
+        _ => {
+            let expected =
+                format!("a divisor of \"hidden_size\", {hidden_size} (or set \"head_dim\")");
+            Err(LoadError::invalid_option(file, "num_attention_heads", &heads, expected))
+        }
     }
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use serde_json::{Value, json};
 
@@ -210,6 +205,12 @@ mod tests {
 
     fn message(changes: Value) -> String {
         config(changes).unwrap_err().to_string()
+    }
+
+    /// Parses a configuration with both changes.
+    fn config_with(mut base: Value, changes: Value) -> Result<Config, LoadError> {
+        base.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        config(base)
     }
 
     #[test]
@@ -345,9 +346,8 @@ mod tests {
     #[test]
     fn each_family_has_its_own_defaults_and_options() {
         let of_family = |model_type: &str, changes: Value| {
-            let mut all = json!({"model_type": model_type, "num_key_value_heads": 2});
-            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            config(all).unwrap()
+            config_with(json!({"model_type": model_type, "num_key_value_heads": 2}), changes)
+                .unwrap()
         };
         let biases = |config: &Config| (config.qkv_bias, config.output_bias, config.mlp_bias);
         let every = json!({"attention_bias": true, "mlp_bias": true, "bos_token_id": 3});
@@ -374,9 +374,7 @@ mod tests {
     #[test]
     fn defaults_that_differ_between_relatives_are_transformers() {
         let of = |model_type: &str, changes: Value| {
-            let mut all = json!({"model_type": model_type, "num_key_value_heads": 8});
-            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            config(all)
+            config_with(json!({"model_type": model_type, "num_key_value_heads": 8}), changes)
         };
         let experts = json!({"num_local_experts": 4, "num_experts_per_tok": 2});
         let tokens = json!({"bos_token_id": 1, "eos_token_id": 2});
@@ -419,9 +417,9 @@ mod tests {
     #[test]
     fn widths_of_lfm2_are_adjusted() {
         let width = |changes: Value| {
-            let mut all = json!({"model_type": "lfm2", "intermediate_size": 1000});
-            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            config(all).unwrap().intermediate_size
+            config_with(json!({"model_type": "lfm2", "intermediate_size": 1000}), changes)
+                .unwrap()
+                .intermediate_size
         };
         assert_eq!(width(json!({})), 768);
         assert_eq!(width(json!({"block_ffn_dim_multiplier": 1.5})), 1024);
@@ -432,11 +430,7 @@ mod tests {
 
     #[test]
     fn granite_has_constant_factors() {
-        let granite = |changes: Value| {
-            let mut all = json!({"model_type": "granite"});
-            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            config(all)
-        };
+        let granite = |changes: Value| config_with(json!({"model_type": "granite"}), changes);
         let absent = granite(json!({})).unwrap();
         assert!(absent.unusual_piece().is_some(), "transformers' default factor of scores is 1");
         assert_eq!((absent.score_scale(), absent.logits_scaling), (1.0, 1.0));
@@ -457,10 +451,11 @@ mod tests {
     #[test]
     fn gemma4_has_other_heads_in_layers_without_a_window() {
         let gemma4 = |changes: Value| {
-            let mut all = json!({"model_type": "gemma4_text", "num_hidden_layers": 6,
-                "hidden_size_per_layer_input": 0, "head_dim": 16, "num_key_value_heads": 4});
-            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            config(all)
+            config_with(
+                json!({"model_type": "gemma4_text", "num_hidden_layers": 6,
+                "hidden_size_per_layer_input": 0, "head_dim": 16, "num_key_value_heads": 4}),
+                changes,
+            )
         };
         let heads = |changes| {
             let layers = gemma4(changes).unwrap().architecture().layers;
@@ -507,10 +502,11 @@ mod tests {
     #[test]
     fn smollm3_has_layers_without_rope() {
         let smollm3 = |changes: Value| {
-            let mut all = json!({"model_type": "smollm3", "num_hidden_layers": 5,
-                                 "bos_token_id": 1, "eos_token_id": 2});
-            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            config(all)
+            config_with(
+                json!({"model_type": "smollm3", "num_hidden_layers": 5,
+                                 "bos_token_id": 1, "eos_token_id": 2}),
+                changes,
+            )
         };
         let layers = |changes| smollm3(changes).unwrap().rope_layers.unwrap();
         let absent = smollm3(json!({})).unwrap();

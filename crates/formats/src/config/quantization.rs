@@ -1,9 +1,8 @@
 //! How a Hugging Face checkpoint stores quantised matrices: its `quantization_config`.
 
-use serde_json::Value;
-
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
+use serde_json::Value;
 
 /// The format of a checkpoint's quantised matrices. In all formats a weight is
 /// `(quant − zero) · scale`. Which matrices are quantised follows from the stored tensors.
@@ -65,11 +64,8 @@ pub enum ScaleSharing {
 const METHODS: &str = "\"fp8\", \"compressed-tensors\", \"awq\", \"gptq\" and \"mxfp4\", or none (F32, F16 or BF16 weights)";
 
 impl Quantization {
-    /// Reads `quantization_config`, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// When it describes a format that is not supported, or an option is missing or invalid.
+    /// Reads `quantization_config`, if there is one. Fails when it describes a format that is not
+    /// supported, or an option is missing or invalid.
     pub(super) fn read(options: &JsonOptions<'_>) -> Result<Option<Self>, LoadError> {
         const OPTION: &str = "quantization_config";
         let Some(options) = options.object(OPTION)? else { return Ok(None) };

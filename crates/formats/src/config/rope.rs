@@ -1,13 +1,12 @@
 //! The scaling of rotary position embeddings, and the options that configure it.
 
-use std::f64::consts::TAU;
-use std::path::Path;
-use std::sync::Arc;
-
 use super::Family;
 use crate::architecture::Rope;
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
+use std::f64::consts::TAU;
+use std::path::Path;
+use std::sync::Arc;
 
 /// The scaling of RoPE's frequencies, for texts longer than those of the original training: the
 /// `rope_type` of `config.json` with its options.
@@ -139,8 +138,7 @@ impl RopeScaling {
     /// Checks that the options are valid for this base and number of rotated dimensions.
     pub(super) fn validate(&self, theta: f32, dims: usize, file: &Path) -> Result<(), LoadError> {
         let invalid = |option, found: &dyn std::fmt::Display, expected: &str| {
-            let (file, found, expected) = (file.to_owned(), found.to_string(), expected.to_owned());
-            Err(LoadError::InvalidOption { file, option, found, expected })
+            Err(LoadError::invalid_option(file, option, found, expected))
         };
         if !(self.amplitude().is_finite() && self.amplitude() > 0.0) {
             return invalid("attention_factor", &self.amplitude(), "a positive, finite number");
@@ -310,7 +308,6 @@ struct Reader<'a, 'b> {
 }
 
 impl Reader<'_, '_> {
-    /// Reads `object`, the value of the option `name`.
     fn read(&mut self, name: &'static str, object: &JsonOptions<'_>) -> Result<(), LoadError> {
         let theta = object.number("rope_theta")?;
         match (self.theta, theta) {
@@ -461,7 +458,6 @@ const YARN_OPTIONS: &[&str] = &[
 ];
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -4,12 +4,11 @@
 //! that is supported here. Each of them is accepted with the value that leaves the computation as
 //! it is.
 
-use serde_json::Value;
-
 use super::Config;
 use crate::architecture::{Activation, QkNorms};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
+use serde_json::Value;
 
 /// The values of an option that leave the computation as it is.
 enum Neutral {
@@ -223,7 +222,6 @@ pub(crate) fn knows(option: &str) -> bool {
 /// `reads`.
 ///
 /// # Errors
-///
 /// [`LoadError::UnsupportedOption`] with the first such option.
 pub(super) fn reject(
     options: &JsonOptions<'_>,
@@ -237,7 +235,6 @@ pub(super) fn reject(
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use serde_json::json;

@@ -60,7 +60,6 @@ const OPTIONS: &[&str] = &[
     OF_TRAINER,
 ];
 
-/// The options in `dflash_config`.
 const NESTED_OPTIONS: &[&str] = &[
     "block_size",
     "causal",
@@ -73,9 +72,7 @@ const NESTED_OPTIONS: &[&str] = &[
     TARGET_LAYERS,
 ];
 
-/// The factor of embeddings.
 const EMBEDDING_FACTOR: &str = "input_embedding_scale";
-/// The factor of logits.
 const LOGIT_FACTOR: &str = "output_multiplier";
 /// The limit of logits after that. 0 means none.
 const LOGIT_CAP: &str = "final_logit_softcapping";
@@ -187,7 +184,6 @@ pub(super) struct Layout {
     causal: Option<bool>,
     /// DSpark's heads after the layers; without any in the others.
     heads: Heads,
-    /// What DFlash 2 adds.
     additions: Option<Additions>,
     /// The factors of embeddings and logits.
     factors: Factors,
@@ -195,17 +191,13 @@ pub(super) struct Layout {
     of_trainer: bool,
 }
 
-/// Returns whether the tensors are those of DFlash.
 pub(super) fn is_dflash(tensors: &NamedTensors) -> bool {
     [Tensor::ContextNorm, Tensor::Fusion].iter().all(|tensor| tensors.has(&short_name(*tensor)))
 }
 
 impl Layout {
-    /// Reads the options of `file`.
-    ///
-    /// # Errors
-    ///
-    /// When an option is missing, invalid or not known, or contradicts a tensor.
+    /// Reads the options of `file`. Fails when an option is missing, invalid or not known, or
+    /// contradicts a tensor.
     pub(super) fn read(
         options: &JsonOptions<'_>,
         file: &Path,
@@ -295,7 +287,6 @@ impl Layout {
         FeatureSource::Layers(self.feature_layers.clone())
     }
 
-    /// Returns the heads after the layers, if there are any.
     pub(super) fn block_heads(&self, layers: &Architecture) -> Option<BlockHeads> {
         let Heads { markov, confidence } = self.heads;
         let selector = self.additions.map(|additions| additions.selector);
@@ -349,7 +340,6 @@ fn layers(
     Ok(Config { final_logit_softcapping: logit_cap, ..Config::parse(&text, file)? })
 }
 
-/// Returns the limit of logits, if there is one.
 fn logit_cap(options: &JsonOptions<'_>) -> Result<Option<f32>, LoadError> {
     match options.number(LOGIT_CAP)? {
         Some(cap) if !(cap.is_finite() && cap >= 0.0) => {
@@ -376,12 +366,9 @@ fn factors(
     Ok(Factors { embedding, logit_divisor: logit.recip(), ..Factors::ONE })
 }
 
-/// Returns the options that hold an option: those in `dflash_config` if it is there.
-///
-/// # Errors
-///
-/// When both have the option, with different values. The authors' code takes that in
-/// `dflash_config`, even a null.
+/// Returns the options that hold an option: those in `dflash_config` if it is there. Fails when
+/// both have the option, with different values. The authors' code takes that in `dflash_config`,
+/// even a null.
 pub(super) fn holder<'o, 'f>(
     options: &'o JsonOptions<'f>,
     nested: Option<&'o JsonOptions<'f>>,

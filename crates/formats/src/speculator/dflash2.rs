@@ -46,11 +46,8 @@ pub(super) fn is_dflash2(tensors: &NamedTensors) -> bool {
 }
 
 impl Additions {
-    /// Reads the sizes, for a block of this number of rows.
-    ///
-    /// # Errors
-    ///
-    /// When a size is missing or invalid.
+    /// Reads the sizes, for a block of this number of rows. Fails when a size is missing or
+    /// invalid.
     pub(super) fn read(
         options: &JsonOptions<'_>,
         nested: Option<&JsonOptions<'_>>,

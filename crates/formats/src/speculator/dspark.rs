@@ -44,7 +44,6 @@ const HAS_CONFIDENCE: &str = "enable_confidence_head";
 const CONFIDENCE_READS_TOKEN: &str = "confidence_head_with_markov";
 const PREDICTS_AFTER: &str = "sample_from_anchor";
 
-/// The options of the heads.
 pub(super) const HEAD_OPTIONS: &[&str] = &[RANK, KIND, HAS_CONFIDENCE, CONFIDENCE_READS_TOKEN];
 
 /// The options in the authors' layout, next to those of the layers and of the heads. `num_anchors`
@@ -52,7 +51,6 @@ pub(super) const HEAD_OPTIONS: &[&str] = &[RANK, KIND, HAS_CONFIDENCE, CONFIDENC
 pub(super) const OPTIONS: &[&str] =
     &["block_size", "mask_token_id", "num_anchors", "num_target_layers", OF_TRAINER, TARGET_LAYERS];
 
-/// The heads that a drafter has.
 #[derive(Clone, Copy)]
 pub(super) struct Heads {
     pub(super) markov: Option<MarkovHead>,

@@ -17,7 +17,6 @@ use crate::checkpoint::{LoadError, NamedTensors};
 use crate::config::Config;
 use crate::tensor::{HeadTensor, Tensor};
 
-/// The prefix of the names of Hydra++'s layer.
 pub(super) const PREFIX: &str = "prefix_embeding_layer.";
 
 /// The names and the numbers of the tensors.
@@ -58,7 +57,6 @@ impl Layout {
         format!("hydra_lm_head.{head}.{module}{part}")
     }
 
-    /// Returns the name of a head's tensor.
     pub(super) fn name(&self, head: usize, tensor: HeadTensor) -> String {
         match tensor {
             HeadTensor::First => self.layer_name(head, 0, "linear.weight"),

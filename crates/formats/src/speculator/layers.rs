@@ -17,7 +17,6 @@ pub(super) fn short_name(tensor: Tensor) -> String {
     name.strip_prefix("model.").map_or(name.clone(), str::to_owned)
 }
 
-/// Returns the number of mask tokens.
 pub(super) fn mask_tokens(tensors: &NamedTensors) -> usize {
     match tensors.shape(&short_name(Tensor::MaskEmbeddings)) {
         Some([masks, _]) => *masks,

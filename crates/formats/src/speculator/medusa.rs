@@ -56,7 +56,6 @@ impl Layout {
         }
     }
 
-    /// Returns the name of a head's tensor.
     pub(super) fn name(&self, head: usize, tensor: HeadTensor) -> Option<String> {
         match tensor {
             HeadTensor::Layer(layer) => Some(self.layer_name(head, layer, "weight")),
@@ -79,7 +78,6 @@ impl Layout {
 }
 
 impl Speculator {
-    /// Returns the heads.
     pub(super) fn medusa(&self, layout: &Layout, target: &Config) -> Result<DraftHeads, LoadError> {
         let names = layout.names();
         let is_known =

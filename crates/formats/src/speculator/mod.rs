@@ -108,7 +108,6 @@ impl SpeculatorKind {
     /// the folder does not hold such a drafter.
     ///
     /// # Errors
-    ///
     /// When a file is unreadable, broken, or pickled by PyTorch.
     pub fn of(directory: &Path) -> Result<Option<Self>, LoadError> {
         if directory.is_file() && pickle::is_pickle(directory) {
@@ -235,7 +234,6 @@ impl Speculator {
     /// such as PARD's.
     ///
     /// # Errors
-    ///
     /// When a file is unreadable or broken, the configuration is invalid, or the checkpoint shows
     /// that the drafter was trained for another target.
     pub fn open(directory: &Path, target: &Checkpoint) -> Result<Option<Self>, LoadError> {
@@ -327,7 +325,6 @@ impl Speculator {
     /// Returns the heads after the layers of a block drafter, if there are any.
     ///
     /// # Errors
-    ///
     /// As [`Self::architecture`].
     pub fn block_heads(&self) -> Result<Option<BlockHeads>, LoadError> {
         match &self.layout {
@@ -394,7 +391,6 @@ impl Speculator {
     /// Returns what the drafter computes.
     ///
     /// # Errors
-    ///
     /// When a tensor is unexpected, Hydra's heads do not read drafted tokens, or a drafter's own
     /// vocabulary does not fit the target's.
     pub fn architecture(&self) -> Result<SpeculatorArchitecture, LoadError> {

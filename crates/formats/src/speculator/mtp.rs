@@ -29,12 +29,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Reads the layer's place and its kind from the target's configuration.
-    ///
-    /// # Errors
-    ///
-    /// When the family or the checkpoint has no such layer, or it has tensors that are not
-    /// computed.
+    /// Reads the layer's place and its kind from the target's configuration. Fails when the family
+    /// or the checkpoint has no such layer, or it has tensors that are not computed.
     pub(super) fn read(target: &Checkpoint, tensors: &NamedTensors) -> Result<Self, LoadError> {
         let no_head = |expected: String| {
             let path = target.path().to_owned();
@@ -78,7 +74,6 @@ impl Layout {
         &self.config
     }
 
-    /// Returns the index of the layer.
     fn layer(&self) -> usize {
         self.config.num_hidden_layers - 1
     }
@@ -126,7 +121,6 @@ impl Layout {
         }
     }
 
-    /// Returns where a tensor is stored, if experts are stored one by one.
     pub(crate) fn stored_as(&self, tensor: Tensor) -> StoredAs {
         if matches!(tensor, Tensor::Layer(..) | Tensor::Expert(..)) {
             let of_layer = StoredAs::of(self.in_target(tensor), &self.config, &self.model);
@@ -142,7 +136,6 @@ impl Layout {
         stored
     }
 
-    /// Returns where a tensor is stored in a checkpoint.
     pub(super) fn stored_in(&self, tensors: &NamedTensors, tensor: Tensor) -> StoredAs {
         let stored = self.stored_as(tensor);
         let in_target = self.in_target(tensor);
@@ -185,7 +178,6 @@ impl Speculator {
     /// Opens the MTP head of a target, which is a part of its checkpoint.
     ///
     /// # Errors
-    ///
     /// When the target has no such head, a file is unreadable or broken, or the head has tensors
     /// that are not computed.
     pub fn open_mtp(target: &Checkpoint) -> Result<Self, LoadError> {

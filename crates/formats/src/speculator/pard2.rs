@@ -30,13 +30,11 @@ use crate::json_options::JsonOptions;
 use forerun_core::TokenId;
 use std::path::Path;
 
-/// The option with the mask token.
 pub(super) const MASK: &str = "pard_token";
 
 const FLAG: &str = "pard2";
 const TYPE: &str = "spd_type";
 
-/// The types of PARD and of PARD-2.
 const TYPES: [&str; 2] = ["pard", "pard2"];
 
 const LAYERS: &str = "pard2_target_layers";
@@ -76,11 +74,8 @@ impl Layout {
     }
 }
 
-/// Returns whether the options of a PARD model are those of PARD-2.
-///
-/// # Errors
-///
-/// When an option has the wrong type, or names another drafter.
+/// Returns whether the options of a PARD model are those of PARD-2. Fails when an option has the
+/// wrong type, or names another drafter.
 pub(super) fn is_pard2(options: &JsonOptions<'_>) -> Result<bool, LoadError> {
     let is_known = |value: &serde_json::Value| TYPES.iter().any(|known| value == known);
     options.check_supported(TYPE, "\"pard\" or \"pard2\"", is_known)?;
@@ -98,7 +93,6 @@ pub(super) fn name(tensor: Tensor) -> Option<&'static str> {
 }
 
 impl Speculator {
-    /// Opens a drafter of PARD-2.
     pub(super) fn open_pard2(
         directory: &Path,
         kind: SpeculatorKind,
@@ -154,7 +148,6 @@ fn check_names(options: &JsonOptions<'_>) -> Result<(), LoadError> {
     })
 }
 
-/// Opens the projection.
 fn projection(directory: &Path) -> Result<NamedTensors, LoadError> {
     let [file, pickled] = PROJECTION_FILES.map(|name| directory.join(name));
     match (file.exists(), pickled.exists()) {

@@ -33,7 +33,6 @@ fn model(architecture: &str) -> Builder {
     builder
 }
 
-/// Reads a model with these options.
 fn read(architecture: &str, options: &[(&str, Value)]) -> Result<Config, String> {
     let mut builder = model(architecture);
     for (name, value) in options {

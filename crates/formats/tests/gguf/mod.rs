@@ -1,6 +1,5 @@
 //! GGUF files are read as the models that they hold, and damaged ones are rejected with a message
 //! that names the field.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod architectures;
 mod builder;

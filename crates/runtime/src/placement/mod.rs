@@ -164,7 +164,6 @@ impl fmt::Display for Placement {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -63,7 +63,6 @@ impl DeviceGroup {
     }
 }
 
-/// Reads the number of a GPU.
 fn parse_gpu(text: &str) -> Option<usize> {
     text.parse().ok().filter(|&gpu| gpu < MAX_GPUS)
 }
@@ -178,7 +177,6 @@ impl FromStr for Placement {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

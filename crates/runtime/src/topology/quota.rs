@@ -25,7 +25,6 @@ impl CpuQuota {
         })
     }
 
-    /// Reads the quota of one group.
     fn of_group(folder: &Path, version: Version) -> Option<Self> {
         let read = |name| fs::read_to_string(folder.join(name)).ok();
         let (time, period) = match version {

@@ -6,7 +6,6 @@ use forerun_lm::{
     BatchEntry, FeatureModel, ForwardOutput, ForwardRequest, LanguageModel, complete_each,
 };
 
-/// The number of features of a token.
 pub(crate) const FEATURES: usize = 3;
 
 fn output(logits: Vec<f32>, vocab_size: usize, tree: &TokenTree) -> ForwardOutput {

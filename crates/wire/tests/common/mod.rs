@@ -13,7 +13,6 @@ impl Choices {
         Self { seed, made: 0 }
     }
 
-    /// Returns a number below `count`.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         self.made += 1;
         let randomness = KeyedRandomness { seed: self.seed, sample: 0 };
@@ -21,7 +20,6 @@ impl Choices {
         (randomness.uniform(key) * count as f64) as usize
     }
 
-    /// Returns one of the values.
     #[allow(dead_code, clippy::allow_attributes, reason = "not every test file uses it")]
     pub(crate) fn of<T: Clone>(&mut self, values: &[T]) -> T {
         values[self.below(values.len())].clone()

@@ -53,7 +53,6 @@ impl LevelSet for Integers {
     }
 }
 
-/// The levels of a table.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
     lowest: f32,
@@ -105,7 +104,6 @@ impl Fit {
         Self { scale, minimum }
     }
 
-    /// Returns the level for a weight.
     #[inline(always)]
     pub(super) fn level(self, levels: impl LevelSet, weight: f32) -> f32 {
         levels.nearest((weight + self.minimum) * inverse(self.scale))

@@ -7,12 +7,11 @@
 mod fit;
 mod reference;
 
-use half::f16;
-use std::ops::RangeInclusive;
-
 use super::{IQ4_LEVELS, MAX_WEIGHTS, MXFP4_FINITE, MXFP4_LEVELS, UnpackedBlock, half_power};
 use crate::BlockType;
 use fit::{Fit, Group, Integers, LevelSet, Table};
+use half::f16;
+use std::ops::RangeInclusive;
 
 /// How often the steps of a block are computed again for the factors of its groups.
 const STEP_REFINEMENTS: usize = 4;
@@ -33,7 +32,6 @@ const STEP_REFINEMENTS: usize = 4;
 /// finite.
 ///
 /// # Panics
-///
 /// If the weights or the importance are not of whole blocks, or if the weights are not whole rows
 /// of inputs with importance.
 pub fn quantize(

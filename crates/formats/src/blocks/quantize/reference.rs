@@ -1,9 +1,8 @@
 //! ggml's reference for the types of 32 weights, without a search for better scales. The blocks are
 //! equal to those of the Python package `gguf` as long as their scales are finite.
 
-use half::f16;
-
 use super::{UnpackedBlock, peak, peak_of, to_half};
+use half::f16;
 
 /// The scale makes the weight of the largest magnitude the lowest level: [`BlockType::Q4_0`] and
 /// [`BlockType::Q5_0`], whose lowest level is minus `middle`.

@@ -29,9 +29,11 @@ pub(super) struct GgufArchitecture {
     /// Whether RoPE may rotate a part of each head.
     pub(super) partial_rope: bool,
     /// Options that the architecture reads, among those that most do not compute.
-    pub(super) reads: &'static [&'static str],
+    reads: &'static [&'static [&'static str]],
 }
 
+/// An architecture whose rows of queries and keys have this order, and which has RMS norms and no
+/// windows.
 const fn architecture(name: &'static str, family: Family, pairs: Pairs) -> GgufArchitecture {
     GgufArchitecture {
         name,
@@ -45,70 +47,67 @@ const fn architecture(name: &'static str, family: Family, pairs: Pairs) -> GgufA
     }
 }
 
+/// An architecture whose pairs are neighbours.
+const fn neighbours(name: &'static str, family: Family) -> GgufArchitecture {
+    architecture(name, family, Pairs::Neighbours)
+}
+
+/// An architecture whose pairs are in the halves of a head.
+const fn halves(name: &'static str, family: Family) -> GgufArchitecture {
+    architecture(name, family, Pairs::Halves)
+}
+
 /// The number of layers for multi-token prediction, which follow the others.
 pub(super) const NEXT_TOKEN_LAYERS: &str = "nextn_predict_layers";
 
 const EXPERTS: &[&str] = &["expert_count", "expert_used_count"];
-const FACTORS: &[&str] = &["attention.scale", "embedding_scale", "residual_scale", "logit_scale"];
-const FACTORS_AND_EXPERTS: &[&str] = &[
-    "attention.scale",
-    "embedding_scale",
-    "residual_scale",
-    "logit_scale",
+const SHARED_EXPERT_SIZE: &[&str] = &["expert_shared_feed_forward_length"];
+const EXPERTS_IN_GROUPS: &[&str] = &[
     "expert_count",
     "expert_used_count",
-];
-
-/// What hybrid Qwens read. Positions of a text are the same in all sections of RoPE.
-const HYBRID_QWEN: &[&str] = &[
-    "expert_count",
-    "expert_used_count",
-    "expert_shared_feed_forward_length",
-    "full_attention_interval",
-    "rope.dimension_sections",
+    "expert_shared_count",
+    "expert_group_count",
+    "expert_group_used_count",
+    "expert_weights_scale",
+    "leading_dense_block_count",
     NEXT_TOKEN_LAYERS,
 ];
+const FACTORS: &[&str] = &["attention.scale", "embedding_scale", "residual_scale", "logit_scale"];
+const PARALLEL: &[&str] = &["use_parallel_residual"];
 
-/// All architectures.
+/// What hybrid Qwens read. Positions of a text are the same in all sections of RoPE.
+const HYBRID_QWEN: &[&[&str]] = &[
+    EXPERTS,
+    SHARED_EXPERT_SIZE,
+    &["full_attention_interval", "rope.dimension_sections", NEXT_TOKEN_LAYERS],
+];
+
+const LAYER_NORM: Norm = Norm::Layer { bias: true };
+const LAYER_NORM_WITHOUT_BIAS: Norm = Norm::Layer { bias: false };
+
 const ARCHITECTURES: &[GgufArchitecture] = &[
-    architecture("llama", Family::Llama, Pairs::Neighbours),
-    GgufArchitecture {
-        reads: EXPERTS,
-        ..architecture("llama", Family::Mixtral, Pairs::Neighbours)
-    },
-    architecture("qwen2", Family::Qwen2, Pairs::Halves),
-    GgufArchitecture {
-        reads: &[
-            "expert_count",
-            "expert_used_count",
-            "expert_shared_count",
-            "expert_shared_feed_forward_length",
-        ],
-        ..architecture("qwen2moe", Family::Qwen2Moe, Pairs::Halves)
-    },
-    architecture("qwen3", Family::Qwen3, Pairs::Halves),
-    GgufArchitecture {
-        reads: EXPERTS,
-        ..architecture("qwen3moe", Family::Qwen3Moe, Pairs::Halves)
-    },
-    GgufArchitecture {
-        window_period: Some(2),
-        reads: EXPERTS,
-        ..architecture("gpt-oss", Family::GptOss, Pairs::Halves)
-    },
-    GgufArchitecture {
-        window: Some(4096),
-        window_period: Some(2),
-        reads: &["attn_logit_softcapping", "final_logit_softcapping", "attention.scale"],
-        ..architecture("gemma2", Family::Gemma2, Pairs::Halves)
-    },
-    GgufArchitecture {
-        window_period: Some(6),
-        reads: &["final_logit_softcapping", "attention.scale", "rope.freq_base_swa"],
-        ..architecture("gemma3", Family::Gemma3, Pairs::Halves)
-    },
-    GgufArchitecture {
-        reads: &[
+    neighbours("llama", Family::Llama),
+    neighbours("llama", Family::Mixtral).reads(&[EXPERTS]),
+    halves("qwen2", Family::Qwen2),
+    halves("qwen2moe", Family::Qwen2Moe).reads(&[
+        EXPERTS,
+        SHARED_EXPERT_SIZE,
+        &["expert_shared_count"],
+    ]),
+    halves("qwen3", Family::Qwen3),
+    halves("qwen3moe", Family::Qwen3Moe).reads(&[EXPERTS]),
+    halves("gpt-oss", Family::GptOss).window_period(2).reads(&[EXPERTS]),
+    GgufArchitecture { window: Some(4096), ..halves("gemma2", Family::Gemma2) }
+        .window_period(2)
+        .reads(&[&["attn_logit_softcapping", "final_logit_softcapping", "attention.scale"]]),
+    halves("gemma3", Family::Gemma3).window_period(6).reads(&[&[
+        "final_logit_softcapping",
+        "attention.scale",
+        "rope.freq_base_swa",
+    ]]),
+    halves("gemma4", Family::Gemma4).reads(&[
+        EXPERTS,
+        &[
             "final_logit_softcapping",
             "rope.freq_base_swa",
             "rope.dimension_count_swa",
@@ -116,145 +115,76 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
             "attention.value_length_swa",
             "attention.shared_kv_layers",
             "embedding_length_per_layer_input",
-            "expert_count",
-            "expert_used_count",
         ],
-        ..architecture("gemma4", Family::Gemma4, Pairs::Halves)
-    },
-    GgufArchitecture {
-        reads: FACTORS,
-        ..architecture("granite", Family::Granite, Pairs::Neighbours)
-    },
-    GgufArchitecture {
-        reads: FACTORS_AND_EXPERTS,
-        ..architecture("granitemoe", Family::GraniteMoe, Pairs::Neighbours)
-    },
-    architecture("smollm3", Family::SmolLm3, Pairs::Neighbours),
-    GgufArchitecture {
-        window_period: Some(4),
-        reads: &["rope.freq_base_swa"],
-        ..architecture("olmo2", Family::Olmo2, Pairs::Halves)
-    },
-    GgufArchitecture { reads: EXPERTS, ..architecture("olmoe", Family::Olmoe, Pairs::Halves) },
-    GgufArchitecture { partial_rope: true, ..architecture("phi3", Family::Phi3, Pairs::Halves) },
-    GgufArchitecture {
-        norm: Norm::Layer { bias: true },
-        ..architecture("gpt2", Family::Gpt2, Pairs::Halves)
-    },
-    GgufArchitecture {
-        norm: Norm::Layer { bias: true },
-        ..architecture("falcon", Family::Falcon, Pairs::Halves)
-    },
-    GgufArchitecture {
-        norm: Norm::UnweightedLayer,
-        reads: &["attention.clamp_kqv"],
-        ..architecture("olmo", Family::Olmo, Pairs::Neighbours)
-    },
-    GgufArchitecture {
-        norm: Norm::Layer { bias: true },
-        ..architecture("starcoder2", Family::StarCoder2, Pairs::Halves)
-    },
-    GgufArchitecture {
-        norm: Norm::Layer { bias: true },
-        partial_rope: true,
-        // Files say that the residual is parallel although it is not. The tensors decide.
-        reads: &["use_parallel_residual"],
-        ..architecture("stablelm", Family::StableLm, Pairs::Halves)
-    },
-    GgufArchitecture {
-        norm: Norm::Layer { bias: true },
-        partial_rope: true,
-        reads: &["use_parallel_residual"],
-        ..architecture("gptneox", Family::GptNeoX, Pairs::Halves)
-    },
-    GgufArchitecture {
-        norm: Norm::Layer { bias: true },
-        partial_rope: true,
-        ..architecture("phi2", Family::Phi, Pairs::Halves)
-    },
-    GgufArchitecture {
-        norm: Norm::Layer { bias: false },
-        reads: &["logit_scale"],
-        ..architecture("command-r", Family::Cohere, Pairs::Neighbours)
-    },
-    GgufArchitecture {
-        norm: Norm::Layer { bias: false },
-        window_period: Some(4),
-        reads: &["logit_scale"],
-        ..architecture("cohere2", Family::Cohere2, Pairs::Neighbours)
-    },
-    GgufArchitecture {
-        partial_rope: true,
-        ..architecture("glm4", Family::Glm4, Pairs::Neighbours)
-    },
-    GgufArchitecture {
-        partial_rope: true,
-        ..architecture("chatglm", Family::Glm, Pairs::Neighbours)
-    },
-    GgufArchitecture {
-        partial_rope: true,
-        reads: &[
-            "expert_count",
-            "expert_used_count",
-            "expert_shared_count",
-            "expert_group_count",
-            "expert_group_used_count",
-            "expert_weights_scale",
-            "leading_dense_block_count",
-            NEXT_TOKEN_LAYERS,
-        ],
-        ..architecture("glm4moe", Family::Glm4Moe, Pairs::Halves)
-    },
-    GgufArchitecture {
-        reads: &[
-            "expert_count",
-            "expert_used_count",
-            "expert_shared_count",
-            "expert_group_count",
-            "expert_group_used_count",
-            "expert_weights_scale",
-            "leading_dense_block_count",
+    ]),
+    neighbours("granite", Family::Granite).reads(&[FACTORS]),
+    neighbours("granitemoe", Family::GraniteMoe).reads(&[FACTORS, EXPERTS]),
+    neighbours("smollm3", Family::SmolLm3),
+    halves("olmo2", Family::Olmo2).window_period(4).reads(&[&["rope.freq_base_swa"]]),
+    halves("olmoe", Family::Olmoe).reads(&[EXPERTS]),
+    halves("phi3", Family::Phi3).partial_rope(),
+    halves("gpt2", Family::Gpt2).norm(LAYER_NORM),
+    halves("falcon", Family::Falcon).norm(LAYER_NORM),
+    neighbours("olmo", Family::Olmo).norm(Norm::UnweightedLayer).reads(&[&["attention.clamp_kqv"]]),
+    halves("starcoder2", Family::StarCoder2).norm(LAYER_NORM),
+    // Files say that the residual is parallel although it is not. The tensors decide.
+    halves("stablelm", Family::StableLm).norm(LAYER_NORM).partial_rope().reads(&[PARALLEL]),
+    halves("gptneox", Family::GptNeoX).norm(LAYER_NORM).partial_rope().reads(&[PARALLEL]),
+    halves("phi2", Family::Phi).norm(LAYER_NORM).partial_rope(),
+    neighbours("command-r", Family::Cohere)
+        .norm(LAYER_NORM_WITHOUT_BIAS)
+        .reads(&[&["logit_scale"]]),
+    neighbours("cohere2", Family::Cohere2)
+        .norm(LAYER_NORM_WITHOUT_BIAS)
+        .window_period(4)
+        .reads(&[&["logit_scale"]]),
+    neighbours("glm4", Family::Glm4).partial_rope(),
+    neighbours("chatglm", Family::Glm).partial_rope(),
+    halves("glm4moe", Family::Glm4Moe).partial_rope().reads(&[EXPERTS_IN_GROUPS]),
+    // Files with sigmoids as weights of experts are those of DeepSeek-V3.
+    neighbours("deepseek2", Family::DeepseekV2).reads(&[
+        EXPERTS_IN_GROUPS,
+        &[
             "attention.q_lora_rank",
             "attention.kv_lora_rank",
             "attention.key_length_mla",
             "attention.value_length_mla",
             "rope.scaling.yarn_log_multiplier",
-            NEXT_TOKEN_LAYERS,
         ],
-        // Files with sigmoids as weights of experts are those of DeepSeek-V3.
-        ..architecture("deepseek2", Family::DeepseekV2, Pairs::Neighbours)
-    },
-    GgufArchitecture {
-        partial_rope: true,
-        reads: HYBRID_QWEN,
-        ..architecture("qwen3next", Family::Qwen3Next, Pairs::Halves)
-    },
-    GgufArchitecture {
-        partial_rope: true,
-        reads: HYBRID_QWEN,
-        ..architecture("qwen35", Family::Qwen35, Pairs::Halves)
-    },
-    GgufArchitecture {
-        partial_rope: true,
-        reads: HYBRID_QWEN,
-        ..architecture("qwen35moe", Family::Qwen35Moe, Pairs::Halves)
-    },
-    architecture("lfm2", Family::Lfm2, Pairs::Halves),
-    GgufArchitecture {
-        reads: &[
-            "attention.scale",
-            "embedding_scale",
-            "residual_scale",
-            "logit_scale",
-            "expert_count",
-            "expert_used_count",
-            "expert_shared_feed_forward_length",
-        ],
-        ..architecture("granitehybrid", Family::GraniteMoeHybrid, Pairs::Neighbours)
-    },
+    ]),
+    halves("qwen3next", Family::Qwen3Next).partial_rope().reads(HYBRID_QWEN),
+    halves("qwen35", Family::Qwen35).partial_rope().reads(HYBRID_QWEN),
+    halves("qwen35moe", Family::Qwen35Moe).partial_rope().reads(HYBRID_QWEN),
+    halves("lfm2", Family::Lfm2),
+    neighbours("granitehybrid", Family::GraniteMoeHybrid).reads(&[
+        FACTORS,
+        EXPERTS,
+        SHARED_EXPERT_SIZE,
+    ]),
 ];
 
 impl GgufArchitecture {
+    const fn norm(self, norm: Norm) -> Self {
+        Self { norm, ..self }
+    }
+
+    const fn window_period(self, layers: usize) -> Self {
+        Self { window_period: Some(layers), ..self }
+    }
+
+    const fn partial_rope(self) -> Self {
+        Self { partial_rope: true, ..self }
+    }
+
+    const fn reads(self, reads: &'static [&'static [&'static str]]) -> Self {
+        Self { reads, ..self }
+    }
+
+    /// Whether the architecture reads an option that most do not compute.
+    pub(super) fn reads_option(&self, name: &str) -> bool {
+        self.reads.iter().any(|options| options.contains(&name))
+    }
+
     /// Returns the architecture with this name, if it is read. Some have a variant with experts.
     pub(super) fn named(name: &str, has_experts: bool) -> Option<&'static Self> {
         let mut found = ARCHITECTURES.iter().filter(|architecture| architecture.name == name);
@@ -262,7 +192,6 @@ impl GgufArchitecture {
         Some(found.next().filter(|_| has_experts).unwrap_or(first))
     }
 
-    /// Returns the names of all architectures, for messages.
     pub(super) fn all_names() -> String {
         let mut names: Vec<String> =
             ARCHITECTURES.iter().map(|architecture| format!("\"{}\"", architecture.name)).collect();
@@ -393,7 +322,6 @@ fn gemma(options: &ModelOptions<'_>, family: Family, config: &mut Config) -> Res
 /// Whether layers have RoPE (Granite).
 const FINETUNED_ROPE: &str = "rope.scaling.finetuned";
 
-/// Granite's factors.
 fn granite(options: &ModelOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
     if options.metadata.bool(&options.key(FINETUNED_ROPE))? == Some(false) {
         return Err(options.unsupported(FINETUNED_ROPE, "true: without it, llama.cpp has no RoPE"));

@@ -14,12 +14,9 @@ use crate::known_ends::known_ends;
 use crate::load_error::LoadError;
 
 /// Reads the configuration. RoPE's divisors, if they are stored, are not part of the metadata: the
-/// caller adds them. `has` says whether a tensor is stored.
-///
-/// # Errors
-///
-/// When the architecture is not supported, an option is missing or invalid, or an option changes
-/// the computation in a way that is not supported.
+/// caller adds them. `has` says whether a tensor is stored. Fails when the architecture is not
+/// supported, an option is missing or invalid, or an option changes the computation in a way that
+/// is not supported.
 pub(super) fn read_config(
     metadata: GgufMetadata<'_>,
     has: &dyn Fn(&str) -> bool,
@@ -103,7 +100,7 @@ fn next_token_layers(
     architecture: &GgufArchitecture,
     all_layers: usize,
 ) -> Result<usize, LoadError> {
-    if !architecture.reads.contains(&NEXT_TOKEN_LAYERS) {
+    if !architecture.reads_option(NEXT_TOKEN_LAYERS) {
         return Ok(0);
     }
     let count = options.size_or_zero(NEXT_TOKEN_LAYERS)?.unwrap_or(0);
@@ -114,7 +111,6 @@ fn next_token_layers(
     Ok(count)
 }
 
-/// Returns the architecture that the metadata name.
 fn supported_architecture(
     metadata: GgufMetadata<'_>,
 ) -> Result<&'static GgufArchitecture, LoadError> {

@@ -1,13 +1,12 @@
 //! GGUF files on disk: their names, the parts of a split one, and a file of which only the metadata
 //! are read.
 
-use std::path::Path;
-
 use super::metadata::GgufMetadata;
 use super::parse::{GgufHead, MAGIC, invalid};
 use super::reader::{Split, StoredMetadata};
 use crate::checkpoint::{WeightFile, model_file};
 use crate::load_error::LoadError;
+use std::path::Path;
 
 /// A GGUF file, of which only the metadata are read.
 pub struct GgufFile {
@@ -21,7 +20,6 @@ impl GgufFile {
     /// without a model.
     ///
     /// # Errors
-    ///
     /// When the file is broken, or a part of it is missing.
     pub fn find(path: &Path) -> Result<Option<Self>, LoadError> {
         let file = model_file(path).ok().flatten().and_then(|file| WeightFile::map(file).ok());
@@ -85,11 +83,8 @@ pub(crate) fn is_gguf(file: &WeightFile) -> bool {
 }
 
 /// Maps the other parts of a split file, which are beside it. Returns all parts in their order.
-///
-/// # Errors
-///
-/// When the file is broken, its name does not fit its place among the parts, or another part is
-/// missing.
+/// Fails when the file is broken, its name does not fit its place among the parts, or another part
+/// is missing.
 pub(crate) fn with_other_parts(file: WeightFile) -> Result<Vec<WeightFile>, LoadError> {
     let head = GgufHead::parse(file.bytes(), file.path())?;
     let Split { number, count, .. } = Split::read(GgufMetadata::new(&file, &head.metadata))?;

@@ -1,11 +1,10 @@
 //! The layout of a GGUF file: header, metadata, names and offsets of the tensors, then their bytes.
 
+use super::parse::{DEFAULT_ALIGNMENT as ALIGNMENT, MAGIC};
+use super::value::ValueType;
 use forerun_output::OutputFile;
 use std::io::{self, Write};
 use std::path::Path;
-
-use super::parse::{DEFAULT_ALIGNMENT as ALIGNMENT, MAGIC};
-use super::value::ValueType;
 
 /// The format version of the files that are written.
 const VERSION: u32 = 3;

@@ -1,13 +1,12 @@
 //! Typed access to a GGUF file's metadata.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use super::layout::GgufValue;
 use super::parse::{invalid, option};
 use super::value::{Scalar, StoredValue, ValueType};
 use crate::checkpoint::WeightFile;
 use crate::load_error::LoadError;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 /// The metadata of a GGUF file: options by name, such as `tokenizer.ggml.tokens`. Values are read
 /// from the file when they are asked for, and texts borrow its bytes.
@@ -39,7 +38,6 @@ impl<'a> GgufMetadata<'a> {
     /// Returns a text.
     ///
     /// # Errors
-    ///
     /// When the option is not a string in UTF-8.
     pub fn text(&self, key: &str) -> Result<Option<&'a str>, LoadError> {
         self.typed(key, "a string in UTF-8", Scalar::text)
@@ -48,7 +46,6 @@ impl<'a> GgufMetadata<'a> {
     /// Returns an integer, which may be stored in any integer type.
     ///
     /// # Errors
-    ///
     /// When the option is not an integer, or does not fit.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, LoadError> {
         self.typed(key, "an integer from 0 to 4294967295", Scalar::integer)
@@ -57,7 +54,6 @@ impl<'a> GgufMetadata<'a> {
     /// Returns a float. One of 64 bits is rounded.
     ///
     /// # Errors
-    ///
     /// When the option is not a float.
     pub fn f32(&self, key: &str) -> Result<Option<f32>, LoadError> {
         self.typed(key, "a float", Scalar::float)
@@ -66,7 +62,6 @@ impl<'a> GgufMetadata<'a> {
     /// Returns a boolean.
     ///
     /// # Errors
-    ///
     /// When the option is not a boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, LoadError> {
         self.typed(key, "true or false", Scalar::bool)
@@ -75,7 +70,6 @@ impl<'a> GgufMetadata<'a> {
     /// Returns the texts of an array.
     ///
     /// # Errors
-    ///
     /// When the option is not an array of strings in UTF-8.
     pub fn strings(
         &self,
@@ -87,7 +81,6 @@ impl<'a> GgufMetadata<'a> {
     /// Returns the numbers of an array of floats.
     ///
     /// # Errors
-    ///
     /// When the option is not an array of floats.
     pub fn f32s(
         &self,
@@ -99,7 +92,6 @@ impl<'a> GgufMetadata<'a> {
     /// Returns the numbers of an array of integers of any type.
     ///
     /// # Errors
-    ///
     /// When the option is not an array of integers, or one does not fit.
     pub fn i32s(
         &self,
@@ -111,7 +103,6 @@ impl<'a> GgufMetadata<'a> {
     /// Returns the flags of an array of booleans.
     ///
     /// # Errors
-    ///
     /// When the option is not an array of booleans.
     pub fn bools(
         &self,
@@ -143,17 +134,14 @@ impl<'a> GgufMetadata<'a> {
         self.values.contains_key(key)
     }
 
-    /// Whether the option is an array.
     pub(super) fn is_array(&self, key: &str) -> bool {
         self.values.get(key).is_some_and(|value| value.array_length.is_some())
     }
 
-    /// Returns the number of elements of an array of any type.
     pub(super) fn array_length(&self, key: &str) -> Option<usize> {
         self.values.get(key)?.array_length
     }
 
-    /// Returns a value that is not an array.
     pub(super) fn scalar(&self, key: &str) -> Option<Scalar<'a>> {
         let value = self.values.get(key).filter(|value| value.array_length.is_none())?;
         Scalar::decode(value.value_type, &self.file.bytes()[value.bytes.clone()])
@@ -169,7 +157,6 @@ impl<'a> GgufMetadata<'a> {
         }
     }
 
-    /// Creates the error for an option with an invalid value.
     pub(super) fn invalid(&self, key: &str, expected: &str) -> LoadError {
         invalid(self.path(), option(key), self.displayed(key), expected)
     }

@@ -21,11 +21,6 @@ mod rope;
 mod unread;
 mod value;
 
-use std::io::Write;
-use std::path::Path;
-
-use half::{bf16, f16};
-
 use super::{Checkpoint, Dtype, LoadError};
 use crate::architecture::Activation;
 use crate::config::{Config, Family, RopeScaling};
@@ -33,8 +28,11 @@ use crate::tensor::Tensor;
 use crate::{
     BlockType, Importance, MatrixTypes, Mix, QUANT_BLOCK, WeightType, WeightTypes, blocks,
 };
+use half::{bf16, f16};
 use layout::{GgufWriter, TensorInfo};
 use names::{ROPE_DIVISORS, architecture, gguf_name, is_rotated, rotates_neighbours};
+use std::io::Write;
+use std::path::Path;
 
 pub use file::{GgufFile, is_model_name, part_names};
 pub(super) use file::{is_gguf, model_name, with_other_parts};
@@ -113,7 +111,6 @@ fn encode(weight_type: WeightType, row: &[f32], importance: Option<&[f32]>, out:
 /// the tokenizer. They follow the entries that are derived from the configuration.
 ///
 /// # Errors
-///
 /// [`LoadError::UnsupportedOption`] if llama.cpp cannot compute the model, or if its rows do not
 /// divide into blocks. Other errors if weights cannot be read or the file cannot be written.
 pub fn write_gguf<'a>(
@@ -129,7 +126,6 @@ pub fn write_gguf<'a>(
 /// number of all tensors.
 ///
 /// # Errors
-///
 /// See [`write_gguf`].
 pub fn write_gguf_with(
     checkpoint: &Checkpoint,

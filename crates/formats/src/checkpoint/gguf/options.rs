@@ -5,7 +5,6 @@ use super::parse::{option, unsupported};
 use crate::json_options::MAX_SIZE;
 use crate::load_error::LoadError;
 
-/// The options of a model.
 pub(super) struct ModelOptions<'a> {
     pub(super) metadata: GgufMetadata<'a>,
     pub(super) architecture: &'a str,
@@ -118,7 +117,6 @@ impl ModelOptions<'_> {
         }
     }
 
-    /// Whether there is an option with this name, of any type.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.metadata.contains(&self.key(name))
     }

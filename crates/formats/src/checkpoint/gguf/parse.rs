@@ -3,15 +3,14 @@
 //! Source: `docs/gguf.md` of ggml, versions 2 and 3, which differ only in the byte orders that they
 //! allow. Nothing is allocated by a length or count that the file only claims.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::ops::Range;
-use std::path::Path;
-
 use super::value::{Scalar, StoredValue, ValueType};
 use crate::block_type::BlockType;
 use crate::load_error::{LoadError, shortened};
 use crate::weight_type::Dtype;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
 
 /// The first bytes of every GGUF file.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
@@ -31,7 +30,6 @@ const MAX_DIMENSIONS: u32 = 4;
 /// Arrays of arrays: llama.cpp writes none.
 const MAX_NESTING: usize = 4;
 
-/// The head of a GGUF file.
 pub(super) struct GgufHead {
     pub(super) metadata: BTreeMap<String, StoredValue>,
     /// By name. The order is fixed, so if there are several errors, the same one is always
@@ -39,23 +37,17 @@ pub(super) struct GgufHead {
     pub(super) tensors: BTreeMap<String, StoredTensor>,
 }
 
-/// The description of a tensor.
 pub(super) struct StoredTensor {
     pub(super) dtype: Dtype,
     /// `[outputs, inputs]` or `[size]`, as everywhere in this crate. The file has the reverse
     /// order.
     pub(super) shape: Vec<usize>,
-    /// The range of its bytes in the file.
     pub(super) bytes: Range<usize>,
 }
 
 impl GgufHead {
     /// Parses the head of a file, and checks that the tensors are within `bytes` and do not
-    /// overlap.
-    ///
-    /// # Errors
-    ///
-    /// When a field is invalid or cut off, or a tensor has an unsupported type.
+    /// overlap. Fails when a field is invalid or cut off, or a tensor has an unsupported type.
     pub(super) fn parse(bytes: &[u8], file: &Path) -> Result<Self, LoadError> {
         let mut cursor = Cursor { bytes, position: 0, file };
         cursor.check_version()?;
@@ -93,7 +85,6 @@ pub(super) fn option(key: &str) -> String {
     format!("option \"{}\"", shortened(key))
 }
 
-/// Returns the name of a tensor, for errors.
 pub(super) fn tensor_name(name: &str) -> String {
     format!("tensor `{}`", shortened(name))
 }
@@ -302,7 +293,6 @@ impl<'a> Cursor<'a> {
         Ok(start..self.position)
     }
 
-    /// Returns the alignment of tensors.
     fn alignment(&self, metadata: &BTreeMap<String, StoredValue>) -> Result<u64, LoadError> {
         const KEY: &str = "general.alignment";
         let Some(value) = metadata.get(KEY) else { return Ok(DEFAULT_ALIGNMENT) };

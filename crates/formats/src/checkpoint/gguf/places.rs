@@ -18,7 +18,6 @@ pub(super) struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Returns where a tensor is stored.
     pub(super) fn of(&self, tensor: Tensor) -> StoredAs {
         let shape = self.architecture.shape(tensor);
         let name = gguf_name(tensor);

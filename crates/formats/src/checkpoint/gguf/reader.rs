@@ -1,10 +1,5 @@
 //! Reads a GGUF file, or the parts of a split one, as a model.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
 use super::config::read_config;
 use super::gemma4;
 use super::metadata::GgufMetadata;
@@ -23,6 +18,10 @@ use crate::config::{Config, GlobalHeads, MAX_LAYERS, RopeScaling};
 use crate::load_error::{LoadError, shortened};
 use crate::tensor::Tensor;
 use crate::weight_type::Dtype;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The metadata of a GGUF file, to be read together with the file.
 pub(crate) struct StoredMetadata(pub(super) BTreeMap<String, StoredValue>);
@@ -43,12 +42,9 @@ pub(crate) struct GgufModel {
 }
 
 impl GgufModel {
-    /// Reads a model from all its parts, in their order.
-    ///
-    /// # Errors
-    ///
-    /// When a part is broken or belongs to another file, the model is not supported, or a tensor is
-    /// missing, unexpected, or has the wrong shape.
+    /// Reads a model from all its parts, in their order. Fails when a part is broken or belongs to
+    /// another file, the model is not supported, or a tensor is missing, unexpected, or has the
+    /// wrong shape.
     pub(crate) fn read(files: &[WeightFile]) -> Result<Self, LoadError> {
         let heads = files
             .iter()
@@ -327,7 +323,6 @@ fn is_unused_key(name: &str, config: &Config) -> bool {
     PARTS.iter().any(|part| name.ends_with(part)) && layer_of(name).is_some_and(attends_to_others)
 }
 
-/// Returns the layer of a tensor.
 fn layer_of(name: &str) -> Option<usize> {
     let (layer, _) = name.strip_prefix("blk.")?.split_once('.')?;
     layer.parse().ok()

@@ -1,13 +1,12 @@
 //! RoPE and sliding windows, as a GGUF file's metadata describe them.
 
-use std::sync::Arc;
-
 use super::architectures::GgufArchitecture;
 use super::options::ModelOptions;
 use super::parse::unsupported;
 use crate::config::{Config, Family, RopeScaling, SlidingLayers, SlidingWindow, Yarn};
 use crate::json_options::MAX_SIZE;
 use crate::load_error::LoadError;
+use std::sync::Arc;
 
 const TYPE: &str = "rope.scaling.type";
 const FACTOR: &str = "rope.scaling.factor";
@@ -24,11 +23,8 @@ pub(super) enum Divisors {
 }
 
 /// Adds stored divisors of RoPE's frequencies. Of LongRoPE's, the short ones count, so the context
-/// is the original one: with the long ones, a row would not depend on its own prefix alone.
-///
-/// # Errors
-///
-/// When the metadata scale the frequencies, too, or the divisors are not valid.
+/// is the original one: with the long ones, a row would not depend on its own prefix alone. Fails
+/// when the metadata scale the frequencies, too, or the divisors are not valid.
 pub(super) fn add_divisors(
     config: &mut Config,
     divisors: Divisors,

@@ -1,7 +1,5 @@
 //! Reads the written files back with an independent reader.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use super::*;
 use crate::architecture::QkNorms;
 use crate::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};

@@ -165,7 +165,6 @@ const OPTIONS: &[(&str, Neutral)] = &[
 /// factors, or by some architectures.
 ///
 /// # Errors
-///
 /// [`LoadError::GgufUnsupported`] with the first such option.
 pub(super) fn reject(
     metadata: GgufMetadata<'_>,
@@ -174,7 +173,7 @@ pub(super) fn reject(
     has_short_factors: bool,
 ) -> Result<(), LoadError> {
     let is_read = |name: &str| {
-        architecture.reads.contains(&name) || has_short_factors && name == ATTENTION_FACTOR
+        architecture.reads_option(name) || has_short_factors && name == ATTENTION_FACTOR
     };
     let unread = OPTIONS.iter().filter(|(name, _)| !is_read(name));
     for (name, neutral) in unread {

@@ -1,44 +1,34 @@
 //! The values in a GGUF file's metadata: their types, and their places in the file.
 
+use crate::table_enum::table_enum;
 use std::fmt;
 use std::ops::Range;
 
-/// The type of a value, with the format's code (`gguf_metadata_value_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(super) enum ValueType {
-    U8 = 0,
-    I8 = 1,
-    U16 = 2,
-    I16 = 3,
-    U32 = 4,
-    I32 = 5,
-    F32 = 6,
-    Bool = 7,
-    Text = 8,
-    Array = 9,
-    U64 = 10,
-    I64 = 11,
-    F64 = 12,
+table_enum! {
+    /// The type of a value, in the order of the format's codes (`gguf_metadata_value_type`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum ValueType;
+
+    /// Returns the name, and the number of bytes of a value; `None` for texts and arrays, whose
+    /// lengths are stored.
+    fn form() -> (&'static str, Option<usize>);
+
+    U8 = ("u8", Some(1)),
+    I8 = ("i8", Some(1)),
+    U16 = ("u16", Some(2)),
+    I16 = ("i16", Some(2)),
+    U32 = ("u32", Some(4)),
+    I32 = ("i32", Some(4)),
+    F32 = ("f32", Some(4)),
+    Bool = ("bool", Some(1)),
+    Text = ("string", None),
+    Array = ("array", None),
+    U64 = ("u64", Some(8)),
+    I64 = ("i64", Some(8)),
+    F64 = ("f64", Some(8)),
 }
 
 impl ValueType {
-    const ALL: [Self; 13] = [
-        Self::U8,
-        Self::I8,
-        Self::U16,
-        Self::I16,
-        Self::U32,
-        Self::I32,
-        Self::F32,
-        Self::Bool,
-        Self::Text,
-        Self::Array,
-        Self::U64,
-        Self::I64,
-        Self::F64,
-    ];
-
     pub(super) fn code(self) -> u32 {
         self as u32
     }
@@ -47,36 +37,15 @@ impl ValueType {
         Self::ALL.into_iter().find(|value_type| value_type.code() == code)
     }
 
-    /// Returns the number of bytes of a value; `None` for texts and arrays, whose lengths are
-    /// stored.
+    /// Returns the number of bytes of a value; `None` for texts and arrays.
     pub(super) fn width(self) -> Option<usize> {
-        match self {
-            Self::U8 | Self::I8 | Self::Bool => Some(1),
-            Self::U16 | Self::I16 => Some(2),
-            Self::U32 | Self::I32 | Self::F32 => Some(4),
-            Self::U64 | Self::I64 | Self::F64 => Some(8),
-            Self::Text | Self::Array => None,
-        }
+        self.form().1
     }
 }
 
 impl fmt::Display for ValueType {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::U8 => "u8",
-            Self::I8 => "i8",
-            Self::U16 => "u16",
-            Self::I16 => "i16",
-            Self::U32 => "u32",
-            Self::I32 => "i32",
-            Self::F32 => "f32",
-            Self::Bool => "bool",
-            Self::Text => "string",
-            Self::Array => "array",
-            Self::U64 => "u64",
-            Self::I64 => "i64",
-            Self::F64 => "f64",
-        })
+        formatter.write_str(self.form().0)
     }
 }
 

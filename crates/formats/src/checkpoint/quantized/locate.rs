@@ -1,7 +1,5 @@
 //! Finds the parts of quantised matrices by the names and shapes that each format gives them.
 
-use safetensors::Dtype as StoredDtype;
-
 use super::{Groups, Part, QuantizedMatrix, Quants, ScaleType, Scales, Words, Zeros};
 use crate::checkpoint::Location;
 use crate::checkpoint::huggingface::Shards;
@@ -10,6 +8,7 @@ use crate::checkpoint::safetensors_file::StoredTensor;
 use crate::checkpoint::stored_names::StoredAs;
 use crate::config::{Quantization, ScaleSharing};
 use crate::load_error::LoadError;
+use safetensors::Dtype as StoredDtype;
 
 /// A quantised matrix in a checkpoint.
 pub(crate) struct LocatedMatrix {
@@ -25,10 +24,7 @@ const ACTIVATION_SCALES: [&str; 3] = ["input_scale", "activation_scale", "output
 
 impl Shards<'_> {
     /// Finds the parts of a matrix, if it is stored in this format; `None` if it is not quantised.
-    ///
-    /// # Errors
-    ///
-    /// When a part is missing, has the wrong type or shape, or contains something invalid.
+    /// Fails when a part is missing, has the wrong type or shape, or contains something invalid.
     pub(crate) fn locate_quantized(
         &self,
         format: Quantization,
@@ -178,7 +174,6 @@ impl Shards<'_> {
     }
 }
 
-/// The parts of one matrix.
 struct Parts<'a> {
     shards: &'a Shards<'a>,
     /// The name that all parts begin with.

@@ -9,14 +9,12 @@ mod locate;
 
 pub(super) use locate::LocatedMatrix;
 
-use std::ops::Range;
-
-use half::{bf16, f16};
-
 use super::WeightFile;
 use crate::block_type::BlockType;
 use crate::blocks;
 use crate::weight_type::Dtype;
+use half::{bf16, f16};
+use std::ops::Range;
 
 /// The bytes of a stored tensor, or of an expert's part of it.
 #[derive(Clone)]
@@ -39,7 +37,6 @@ pub(super) struct QuantizedMatrix {
     groups: Groups,
 }
 
-/// Where the quants are.
 enum Quants {
     /// 8-bit floats (E4M3), row-major.
     Floats(Part),
@@ -83,13 +80,11 @@ impl Words {
         32 / self.bits
     }
 
-    /// Returns the word with this index.
     fn word(&self, bytes: &[u8], index: usize) -> u32 {
         let bytes = bytes[4 * index..][..4].try_into().unwrap_or_default();
         u32::from_le_bytes(bytes).wrapping_add(self.added)
     }
 
-    /// Returns the integer at this place in a word.
     fn integer(&self, word: u32, place: usize) -> u8 {
         let place = if self.interleaved { AWQ_ORDER[place] } else { place };
         (word >> (place * self.bits)) as u8 & (0xff >> (8 - self.bits))
@@ -310,7 +305,6 @@ impl QuantizedMatrix {
         }
     }
 
-    /// Reads the weights of a row.
     fn read(&self, files: &[WeightFile], row: usize, out: &mut [f32]) {
         self.levels(files, row, out);
         let scales = self.scales.part.bytes(files);

@@ -10,6 +10,15 @@ use crate::config::{
     SharedKeys, SlidingLayers, SlidingWindow, Yarn,
 };
 
+const YARN: Yarn = Yarn {
+    factor: 4.0,
+    beta_fast: 32.0,
+    beta_slow: 1.0,
+    truncate: true,
+    attention_factor: 1.125,
+    original_max_position_embeddings: 64,
+};
+
 /// Returns the window of some of two layers.
 fn window(size: usize, layers: [bool; 2]) -> Option<SlidingWindow> {
     Some(SlidingWindow { size, layers: SlidingLayers::Listed(layers.to_vec()) })
@@ -76,18 +85,22 @@ pub(super) fn dense() -> Vec<Config> {
         }),
         ..gemma4.clone()
     };
-    let phi = Config {
-        family: Family::Phi,
+    let starcoder2 = Config {
+        family: Family::StarCoder2,
         norm: Norm::Layer { bias: true },
-        norm_placement: NormPlacement::Parallel,
         hidden_act: Activation::GeluTanh,
         gated_mlp: false,
-        partial_rotary_factor: 0.5,
         qkv_bias: true,
         output_bias: true,
         mlp_bias: true,
-        head_bias: true,
         ..example_config()
+    };
+    let phi = Config {
+        family: Family::Phi,
+        norm_placement: NormPlacement::Parallel,
+        partial_rotary_factor: 0.5,
+        head_bias: true,
+        ..starcoder2.clone()
     };
     let phi3 = Config {
         family: Family::Phi3,
@@ -109,14 +122,7 @@ pub(super) fn dense() -> Vec<Config> {
     let olmo3 = Config {
         family: Family::Olmo3,
         rope_theta: 5e5,
-        rope_scaling: RopeScaling::Yarn(Yarn {
-            factor: 4.0,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            truncate: true,
-            attention_factor: 1.125,
-            original_max_position_embeddings: 64,
-        }),
+        rope_scaling: RopeScaling::Yarn(YARN),
         local_rope: Some((5e5, RopeScaling::None)),
         sliding_window: window(12, [true, false]),
         ..olmo2.clone()
@@ -145,16 +151,6 @@ pub(super) fn dense() -> Vec<Config> {
     };
     let glm4 =
         Config { family: Family::Glm4, norm_placement: NormPlacement::Around, ..glm.clone() };
-    let starcoder2 = Config {
-        family: Family::StarCoder2,
-        norm: Norm::Layer { bias: true },
-        hidden_act: Activation::GeluTanh,
-        gated_mlp: false,
-        qkv_bias: true,
-        output_bias: true,
-        mlp_bias: true,
-        ..example_config()
-    };
     let stablelm = Config {
         family: Family::StableLm,
         norm: Norm::Layer { bias: true },
@@ -307,14 +303,7 @@ pub(super) fn mixtures() -> Vec<Config> {
         qkv_bias: true,
         output_bias: true,
         sliding_window: window(10, [true, false]),
-        rope_scaling: RopeScaling::Yarn(Yarn {
-            factor: 4.0,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            truncate: false,
-            attention_factor: 1.125,
-            original_max_position_embeddings: 64,
-        }),
+        rope_scaling: RopeScaling::Yarn(Yarn { truncate: false, ..YARN }),
         ..of(
             Family::GptOss,
             layers(Experts { mlp: Mlp { activation: clamped, bias: true, ..base.mlp }, ..base }),
@@ -366,14 +355,7 @@ fn latent() -> [Config; 3] {
             mscale: 0.7,
             ..latent
         }),
-        rope_scaling: RopeScaling::Yarn(Yarn {
-            factor: 4.0,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            truncate: true,
-            attention_factor: 1.125,
-            original_max_position_embeddings: 64,
-        }),
+        rope_scaling: RopeScaling::Yarn(YARN),
         ..of(
             Family::DeepseekV3,
             Router {
@@ -442,9 +424,7 @@ pub(super) fn hybrids() -> Vec<Config> {
         n_value_heads: 1,
         value_dim: 48,
         kernel: 3,
-        conv_bias: false,
-        tiled: false,
-        negative_rates: false,
+        ..delta
     };
     let lfm2 = Config {
         qk_norms: QkNorms::Heads,
@@ -453,14 +433,10 @@ pub(super) fn hybrids() -> Vec<Config> {
     };
     let mamba = Recurrent {
         rule: RecurrentRule::StateSpace,
-        n_key_heads: 2,
         key_dim: 5,
-        n_value_heads: 4,
         value_dim: 24,
-        kernel: 4,
         conv_bias: true,
-        tiled: false,
-        negative_rates: false,
+        ..delta
     };
     let of_chosen = Router { weighting: Weighting::SoftmaxOfChosen, normalised: false, ..router };
     let granite = Config {

@@ -1,16 +1,14 @@
 //! Grown pairs: a real model as the drafter, and a target that is this model followed by random
 //! layers.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs;
-use std::path::Path;
-
-use serde_json::{Value, json};
-
 use super::synthetic_pair::{SHARPNESS, SYNTHETIC_PAIR};
 use super::{RandomTensor, RandomWeights, checked_json, write_error};
 use crate::checkpoint::{Checkpoint, Dtype, LoadError, SerializedTensor, write_safetensors};
 use crate::config::Config;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
 
 const DRAFTER_WEIGHTS: &str = "model.safetensors";
 /// The target's files: the weights of the real model, and the added layers.
@@ -32,7 +30,6 @@ impl<'a> GrownWeights<'a> {
     /// `dtype`.
     ///
     /// # Errors
-    ///
     /// When the model has pieces that a plain Llama model lacks, or as many layers already.
     pub fn new(
         model: &'a Checkpoint,
@@ -41,20 +38,16 @@ impl<'a> GrownWeights<'a> {
         dtype: Dtype,
     ) -> Result<Self, LoadError> {
         let config = model.config();
-        let refuse = |option, found: String, expected: String| LoadError::InvalidOption {
-            file: model.path().to_owned(),
-            option,
-            found,
-            expected,
+        let refuse = |option, found: &dyn std::fmt::Display, expected: String| {
+            LoadError::invalid_option(model.path(), option, found, expected)
         };
         if let Some(piece) = config.unusual_piece() {
             let expected = format!("a Llama model without {piece}, to add random layers to");
-            return Err(refuse("model_type", config.family.model_type().to_owned(), expected));
+            return Err(refuse("model_type", &config.family.model_type(), expected));
         }
         if layers <= config.num_hidden_layers {
             let expected = format!("fewer than the target's {layers}");
-            let found = config.num_hidden_layers.to_string();
-            return Err(refuse("num_hidden_layers", found, expected));
+            return Err(refuse("num_hidden_layers", &config.num_hidden_layers, expected));
         }
         let target = Config { num_hidden_layers: layers, ..config.clone() };
         Ok(Self { model, target, seed, dtype })
@@ -69,7 +62,6 @@ impl<'a> GrownWeights<'a> {
     /// Writes the real model as a Hugging Face directory, without a tokenizer.
     ///
     /// # Errors
-    ///
     /// When a tensor cannot be read, or a file cannot be written.
     pub fn write_drafter(&self, dir: &Path) -> Result<(), LoadError> {
         self.write_json(dir, self.model.config(), "drafter")?;
@@ -90,7 +82,6 @@ impl<'a> GrownWeights<'a> {
     /// the system allows it.
     ///
     /// # Errors
-    ///
     /// When a file cannot be written.
     pub fn write_target(&self, dir: &Path, drafter: &Path) -> Result<(), LoadError> {
         self.write_json(dir, &self.target, "target")?;
@@ -114,7 +105,6 @@ impl<'a> GrownWeights<'a> {
     /// Writes the target's random layers. Their outputs are multiplied by `epsilon`.
     ///
     /// # Errors
-    ///
     /// When the file cannot be written.
     pub fn write_layers(&self, dir: &Path, epsilon: f32) -> Result<(), LoadError> {
         let file = dir.join(TARGET_WEIGHTS[1]);
@@ -152,7 +142,6 @@ impl<'a> GrownWeights<'a> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};

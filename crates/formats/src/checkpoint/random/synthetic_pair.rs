@@ -1,12 +1,10 @@
 //! Synthetic pairs: a target of any size and a drafter with a chosen acceptance rate.
 
-use std::path::Path;
-
-use serde_json::json;
-
 use super::{RandomDtype, RandomWeights};
 use crate::checkpoint::LoadError;
 use crate::config::Config;
+use serde_json::json;
+use std::path::Path;
 
 /// The key in `config.json` that marks the models of a synthetic pair. Other programs ignore it.
 pub const SYNTHETIC_PAIR: &str = "forerun_made_pair";
@@ -38,7 +36,6 @@ impl SyntheticWeights<'_> {
     /// Writes the drafter as a Hugging Face directory, with a byte tokenizer.
     ///
     /// # Errors
-    ///
     /// The errors of [`write_random_checkpoint`](super::write_random_checkpoint).
     pub fn write_drafter(&self, dir: &Path) -> Result<(), LoadError> {
         let config = Config { num_hidden_layers: self.draft_layers, ..self.target.clone() };
@@ -50,7 +47,6 @@ impl SyntheticWeights<'_> {
     /// `epsilon`.
     ///
     /// # Errors
-    ///
     /// The errors of [`write_random_checkpoint`](super::write_random_checkpoint).
     pub fn write_target(&self, dir: &Path, epsilon: f32) -> Result<(), LoadError> {
         let label = json!({
@@ -74,7 +70,6 @@ impl SyntheticWeights<'_> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::checkpoint::random::example_config;

@@ -1,9 +1,8 @@
 //! Tokenizers for random checkpoints: the single bytes, then byte pairs up to the vocabulary's
 //! size.
 
-use serde_json::{Map, Value, json};
-
 use super::{BOS, EOS, MIN_VOCAB_SIZE};
+use serde_json::{Map, Value, json};
 
 /// Creates a tokenizer in the format of Hugging Face's `tokenizers`. It has `vocab_size` tokens,
 /// but at least [`MIN_VOCAB_SIZE`]: the 256 bytes, [`BOS`] and [`EOS`], then merges of increasing

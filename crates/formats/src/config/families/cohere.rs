@@ -1,7 +1,7 @@
 //! Command R and its successors by Cohere.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, NormPlacement, SlidingLayers};
+use super::super::{Config, NormPlacement, SlidingLayers};
 use super::{all_but_every, flag, size_or, sliding_window, write_attention_bias};
 use crate::architecture::{Norm, QkNorms};
 use crate::json_options::JsonOptions;
@@ -18,7 +18,6 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(in super::super) const COHERE: Description = Description {
-    family: Family::Cohere,
     name: "Cohere",
     model_type: "cohere",
     class: "CohereForCausalLM",
@@ -40,7 +39,6 @@ pub(in super::super) const COHERE: Description = Description {
 
 /// Layers without a window have no RoPE.
 pub(in super::super) const COHERE2: Description = Description {
-    family: Family::Cohere2,
     name: "Cohere 2",
     model_type: "cohere2",
     class: "Cohere2ForCausalLM",

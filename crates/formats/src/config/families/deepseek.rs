@@ -1,7 +1,7 @@
 //! DeepSeek-V2 and V3, and GLM-4.7-Flash: compressed keys and values, and mixtures of experts.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, MAX_LAYERS, MixtureLayers};
+use super::super::{Config, MAX_LAYERS, MixtureLayers};
 use super::glm::{MixtureDefaults, mixture_layers, write_mixture};
 use super::{NUM_LOCAL_EXPERTS, flag, size_or};
 use crate::architecture::{ExpertGroups, Latent, Router, Weighting};
@@ -16,7 +16,6 @@ const DEFAULTS: Defaults = Defaults { head_dim: Some(64), ..LLAMA };
 const READS: &[&str] = &["kv_lora_rank", "n_routed_experts", NUM_LOCAL_EXPERTS, "rope_interleave"];
 
 pub(in super::super) const DEEPSEEK_V2: Description = Description {
-    family: Family::DeepseekV2,
     name: "DeepSeek-V2",
     model_type: "deepseek_v2",
     class: "DeepseekV2ForCausalLM",
@@ -40,7 +39,6 @@ pub(in super::super) const DEEPSEEK_V2: Description = Description {
 };
 
 pub(in super::super) const DEEPSEEK_V3: Description = Description {
-    family: Family::DeepseekV3,
     name: "DeepSeek-V3",
     model_type: "deepseek_v3",
     class: "DeepseekV3ForCausalLM",
@@ -72,7 +70,6 @@ pub(in super::super) const DEEPSEEK_V3: Description = Description {
 
 /// Attention of DeepSeek-V3, and experts of GLM-4.5.
 pub(in super::super) const GLM4_MOE_LITE: Description = Description {
-    family: Family::Glm4MoeLite,
     name: "GLM-4-MoE-Lite",
     model_type: "glm4_moe_lite",
     class: "Glm4MoeLiteForCausalLM",
@@ -234,7 +231,6 @@ fn v2_experts(options: &JsonOptions<'_>, config: &Config) -> Result<MixtureLayer
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use std::path::Path;

@@ -1,7 +1,7 @@
 //! Falcon.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, NormPlacement};
+use super::super::{Config, NormPlacement};
 use super::flag;
 use crate::architecture::{Activation, Norm};
 use crate::json_options::JsonOptions;
@@ -9,7 +9,6 @@ use crate::load_error::LoadError;
 use serde_json::json;
 
 pub(in super::super) const FALCON: Description = Description {
-    family: Family::Falcon,
     name: "Falcon",
     model_type: "falcon",
     class: "FalconForCausalLM",

@@ -2,7 +2,7 @@
 
 use super::super::family::{Defaults, Description, LLAMA};
 use super::super::{
-    Config, Family, GlobalHeads, MAX_LAYERS, MixtureLayers, NormPlacement, RopeScaling, SharedKeys,
+    Config, GlobalHeads, MAX_LAYERS, MixtureLayers, NormPlacement, RopeScaling, SharedKeys,
     SlidingLayers,
 };
 use super::{all_but_every, flag, size_or, sliding_window};
@@ -23,7 +23,6 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(in super::super) const GEMMA2: Description = Description {
-    family: Family::Gemma2,
     name: "Gemma 2",
     model_type: "gemma2",
     class: "Gemma2ForCausalLM",
@@ -51,7 +50,6 @@ pub(in super::super) const GEMMA2: Description = Description {
 };
 
 pub(in super::super) const GEMMA3: Description = Description {
-    family: Family::Gemma3,
     name: "Gemma 3",
     model_type: "gemma3_text",
     class: "Gemma3ForCausalLM",
@@ -86,7 +84,6 @@ pub(in super::super) const GEMMA3: Description = Description {
 };
 
 pub(in super::super) const GEMMA4: Description = Description {
-    family: Family::Gemma4,
     name: "Gemma 4",
     model_type: "gemma4_text",
     class: "Gemma4ForCausalLM",

@@ -1,7 +1,7 @@
 //! GLM-4, dense and as a mixture of experts.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, MAX_LAYERS, MixtureLayers, NormPlacement};
+use super::super::{Config, MAX_LAYERS, MixtureLayers, NormPlacement};
 use super::{NUM_LOCAL_EXPERTS, experts};
 use crate::architecture::{ExpertGroups, Experts, Mlp, QkNorms, Router, Weighting};
 use crate::json_options::JsonOptions;
@@ -20,7 +20,6 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(in super::super) const GLM: Description = Description {
-    family: Family::Glm,
     name: "GLM",
     model_type: "glm",
     class: "GlmForCausalLM",
@@ -31,7 +30,6 @@ pub(in super::super) const GLM: Description = Description {
 };
 
 pub(in super::super) const GLM4: Description = Description {
-    family: Family::Glm4,
     name: "GLM-4",
     model_type: "glm4",
     class: "Glm4ForCausalLM",
@@ -45,7 +43,6 @@ pub(in super::super) const GLM4: Description = Description {
 };
 
 pub(in super::super) const GLM4_MOE: Description = Description {
-    family: Family::Glm4Moe,
     name: "GLM-4-MoE",
     model_type: "glm4_moe",
     class: "Glm4MoeForCausalLM",
@@ -91,7 +88,6 @@ pub(super) struct MixtureDefaults {
     pub(super) groups: [usize; 2],
     /// The number of dense layers before those with experts.
     pub(super) first_dense: usize,
-    /// The number of shared experts.
     pub(super) shared: usize,
     /// The factor of the experts' weights.
     pub(super) scale: f32,

@@ -2,7 +2,7 @@
 //! gpt-oss.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, MixtureLayers, NormPlacement, SlidingLayers};
+use super::super::{Config, MixtureLayers, NormPlacement, SlidingLayers};
 use super::{NUM_LOCAL_EXPERTS, all_but_every, experts, flag, size_or, sliding_window};
 use crate::architecture::{Activation, Experts, Mlp, Norm, QkNorms, Router, Weighting};
 use crate::json_options::JsonOptions;
@@ -10,7 +10,6 @@ use crate::load_error::LoadError;
 use serde_json::json;
 
 pub(in super::super) const STARCODER2: Description = Description {
-    family: Family::StarCoder2,
     name: "StarCoder2",
     model_type: "starcoder2",
     class: "Starcoder2ForCausalLM",
@@ -42,7 +41,6 @@ pub(in super::super) const STARCODER2: Description = Description {
 };
 
 pub(in super::super) const STABLELM: Description = Description {
-    family: Family::StableLm,
     name: "StableLM",
     model_type: "stablelm",
     class: "StableLmForCausalLM",
@@ -77,7 +75,6 @@ pub(in super::super) const STABLELM: Description = Description {
 };
 
 pub(in super::super) const GPT_NEOX: Description = Description {
-    family: Family::GptNeoX,
     name: "GPT-NeoX",
     model_type: "gpt_neox",
     class: "GPTNeoXForCausalLM",
@@ -108,7 +105,6 @@ pub(in super::super) const GPT_NEOX: Description = Description {
 };
 
 pub(in super::super) const GPT_OSS: Description = Description {
-    family: Family::GptOss,
     name: "gpt-oss",
     model_type: "gpt_oss",
     class: "GptOssForCausalLM",

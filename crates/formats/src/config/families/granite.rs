@@ -1,7 +1,7 @@
 //! Granite 3, dense and as a mixture of experts.
 
 use super::super::family::{Description, LLAMA};
-use super::super::{Config, Family, MixtureLayers};
+use super::super::{Config, MixtureLayers};
 use super::llama::{read_biases, write_biases};
 use super::{NUM_LOCAL_EXPERTS, experts, flag, write_attention_bias};
 use crate::architecture::{Mlp, Weighting};
@@ -10,7 +10,6 @@ use crate::load_error::LoadError;
 use serde_json::{Map, Value, json};
 
 pub(in super::super) const GRANITE: Description = Description {
-    family: Family::Granite,
     name: "Granite",
     model_type: "granite",
     class: "GraniteForCausalLM",
@@ -27,7 +26,6 @@ pub(in super::super) const GRANITE: Description = Description {
 };
 
 pub(in super::super) const GRANITE_MOE: Description = Description {
-    family: Family::GraniteMoe,
     name: "Granite-MoE",
     model_type: "granitemoe",
     class: "GraniteMoeForCausalLM",

@@ -2,7 +2,7 @@
 //! LFM2 and Granite 4.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, MAX_LAYERS, MixtureLayers, RecurrentLayers};
+use super::super::{Config, MAX_LAYERS, MixtureLayers, RecurrentLayers};
 use super::granite::{read_factors, write_factors};
 use super::qwen::{mixture_layers, write_mixture};
 use super::{NUM_LOCAL_EXPERTS, experts, flag, write_attention_bias};
@@ -11,7 +11,6 @@ use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 use serde_json::{Map, Value, json};
 
-/// The defaults of hybrid Qwens.
 const QWEN: Defaults = Defaults {
     max_position_embeddings: 32_768,
     num_key_value_heads: Some(2),
@@ -23,7 +22,6 @@ const QWEN: Defaults = Defaults {
 };
 
 pub(in super::super) const QWEN3_NEXT: Description = Description {
-    family: Family::Qwen3Next,
     name: "Qwen3-Next",
     model_type: "qwen3_next",
     class: "Qwen3NextForCausalLM",
@@ -47,7 +45,6 @@ pub(in super::super) const QWEN3_NEXT: Description = Description {
 };
 
 pub(in super::super) const QWEN35: Description = Description {
-    family: Family::Qwen35,
     name: "Qwen3.5",
     model_type: "qwen3_5_text",
     class: "Qwen3_5ForCausalLM",
@@ -58,7 +55,6 @@ pub(in super::super) const QWEN35: Description = Description {
 };
 
 pub(in super::super) const QWEN35_MOE: Description = Description {
-    family: Family::Qwen35Moe,
     name: "Qwen3.5-MoE",
     model_type: "qwen3_5_moe_text",
     class: "Qwen3_5MoeForCausalLM",
@@ -116,7 +112,6 @@ fn write_qwen(config: &Config, options: &mut Map<String, Value>) {
 }
 
 pub(in super::super) const LFM2: Description = Description {
-    family: Family::Lfm2,
     name: "LFM2",
     model_type: "lfm2",
     class: "Lfm2ForCausalLM",
@@ -187,7 +182,6 @@ fn lfm2_mlp_size(options: &JsonOptions<'_>, size: usize) -> Result<usize, LoadEr
 }
 
 pub(in super::super) const GRANITE_MOE_HYBRID: Description = Description {
-    family: Family::GraniteMoeHybrid,
     name: "Granite 4",
     model_type: "granitemoehybrid",
     class: "GraniteMoeHybridForCausalLM",

@@ -1,7 +1,7 @@
 //! Llama, Mistral, Mixtral and SmolLM3.
 
 use super::super::family::{Defaults, Description, LLAMA as DEFAULTS};
-use super::super::{Config, Family, MAX_LAYERS, MixtureLayers, SlidingLayers, SlidingWindow};
+use super::super::{Config, MAX_LAYERS, MixtureLayers, SlidingLayers, SlidingWindow};
 use super::{NUM_LOCAL_EXPERTS, experts, flag, size_or, sliding_window};
 use crate::architecture::Mlp;
 use crate::json_options::JsonOptions;
@@ -9,7 +9,6 @@ use crate::load_error::LoadError;
 use serde_json::{Map, Value, json};
 
 pub(in super::super) const LLAMA: Description = Description {
-    family: Family::Llama,
     name: "Llama",
     model_type: "llama",
     class: "LlamaForCausalLM",
@@ -20,7 +19,6 @@ pub(in super::super) const LLAMA: Description = Description {
 };
 
 pub(in super::super) const MISTRAL: Description = Description {
-    family: Family::Mistral,
     name: "Mistral",
     model_type: "mistral",
     class: "MistralForCausalLM",
@@ -39,7 +37,6 @@ pub(in super::super) const MISTRAL: Description = Description {
 };
 
 pub(in super::super) const MIXTRAL: Description = Description {
-    family: Family::Mixtral,
     name: "Mixtral",
     model_type: "mixtral",
     class: "MixtralForCausalLM",
@@ -65,7 +62,6 @@ pub(in super::super) const MIXTRAL: Description = Description {
 };
 
 pub(in super::super) const SMOLLM3: Description = Description {
-    family: Family::SmolLm3,
     name: "SmolLM3",
     model_type: "smollm3",
     class: "SmolLM3ForCausalLM",

@@ -1,7 +1,7 @@
 //! OLMo 1, OLMo 2, OLMo 3 and OLMoE.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, MixtureLayers, NormPlacement};
+use super::super::{Config, MixtureLayers, NormPlacement};
 use super::{
     NUM_LOCAL_EXPERTS, all_but_every, experts, flag, size_or, sliding_window, write_attention_bias,
 };
@@ -18,7 +18,6 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(in super::super) const OLMO: Description = Description {
-    family: Family::Olmo,
     name: "OLMo",
     model_type: "olmo",
     class: "OlmoForCausalLM",
@@ -39,7 +38,6 @@ pub(in super::super) const OLMO: Description = Description {
 };
 
 pub(in super::super) const OLMO2: Description = Description {
-    family: Family::Olmo2,
     name: "OLMo 2",
     model_type: "olmo2",
     class: "Olmo2ForCausalLM",
@@ -54,7 +52,6 @@ pub(in super::super) const OLMO2: Description = Description {
 };
 
 pub(in super::super) const OLMO3: Description = Description {
-    family: Family::Olmo3,
     name: "OLMo 3",
     model_type: "olmo3",
     class: "Olmo3ForCausalLM",
@@ -72,7 +69,6 @@ pub(in super::super) const OLMO3: Description = Description {
 };
 
 pub(in super::super) const OLMOE: Description = Description {
-    family: Family::Olmoe,
     name: "OLMoE",
     model_type: "olmoe",
     class: "OlmoeForCausalLM",

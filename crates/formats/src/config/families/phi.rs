@@ -1,12 +1,11 @@
 //! Phi-2 and Phi-3, with the models of the same kinds.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Family, NormPlacement, SlidingLayers};
+use super::super::{NormPlacement, SlidingLayers};
 use super::{sliding_window, write_nothing};
 use crate::architecture::{Activation, Norm};
 
 pub(in super::super) const PHI: Description = Description {
-    family: Family::Phi,
     name: "Phi",
     model_type: "phi",
     class: "PhiForCausalLM",
@@ -29,7 +28,6 @@ pub(in super::super) const PHI: Description = Description {
 };
 
 pub(in super::super) const PHI3: Description = Description {
-    family: Family::Phi3,
     name: "Phi-3",
     model_type: "phi3",
     class: "Phi3ForCausalLM",

@@ -1,13 +1,12 @@
 //! Families with learned positions instead of RoPE: GPT-2 and OPT.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, MAX_LAYERS};
+use super::super::{Config, MAX_LAYERS};
 use super::write_nothing;
 use crate::architecture::{Activation, Norm};
 use serde_json::json;
 
 pub(in super::super) const GPT2: Description = Description {
-    family: Family::Gpt2,
     name: "GPT-2",
     model_type: "gpt2",
     class: "GPT2LMHeadModel",
@@ -41,7 +40,6 @@ pub(in super::super) const GPT2: Description = Description {
 };
 
 pub(in super::super) const OPT: Description = Description {
-    family: Family::Opt,
     name: "OPT",
     model_type: "opt",
     class: "OPTForCausalLM",

@@ -1,7 +1,7 @@
 //! Qwen2 and Qwen3, dense and as mixtures of experts.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, MAX_LAYERS, MixtureLayers, SlidingLayers, SlidingWindow};
+use super::super::{Config, MAX_LAYERS, MixtureLayers, SlidingLayers, SlidingWindow};
 use super::llama::optional_window;
 use super::{NUM_LOCAL_EXPERTS, experts, flag, write_attention_bias};
 use crate::architecture::{Experts, Mlp, QkNorms, Router};
@@ -18,7 +18,6 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(in super::super) const QWEN2: Description = Description {
-    family: Family::Qwen2,
     name: "Qwen2",
     model_type: "qwen2",
     class: "Qwen2ForCausalLM",
@@ -33,7 +32,6 @@ pub(in super::super) const QWEN2: Description = Description {
 };
 
 pub(in super::super) const QWEN3: Description = Description {
-    family: Family::Qwen3,
     name: "Qwen3",
     model_type: "qwen3",
     class: "Qwen3ForCausalLM",
@@ -50,7 +48,6 @@ pub(in super::super) const QWEN3: Description = Description {
 };
 
 pub(in super::super) const QWEN2_MOE: Description = Description {
-    family: Family::Qwen2Moe,
     name: "Qwen2-MoE",
     model_type: "qwen2_moe",
     class: "Qwen2MoeForCausalLM",
@@ -83,7 +80,6 @@ pub(in super::super) const QWEN2_MOE: Description = Description {
 };
 
 pub(in super::super) const QWEN3_MOE: Description = Description {
-    family: Family::Qwen3Moe,
     name: "Qwen3-MoE",
     model_type: "qwen3_moe",
     class: "Qwen3MoeForCausalLM",

@@ -47,11 +47,9 @@ const MASK_TRAINING_OPTIONS: &[&str] = &[
     "prediction_loss_weight",
 ];
 
-/// The options of the speculators layout.
 pub(in crate::speculator) const SPECULATORS_OPTIONS: &[&str] =
     &[LAYER_CONFIG, "speculators_config", "speculators_model_type", "speculators_version"];
 
-/// The options in `eagle_config`.
 const EAGLE_CONFIG_OPTIONS: &[&str] = &[
     FEATURE_LAYERS,
     "eh_proj_before_attn",
@@ -134,10 +132,7 @@ pub(in crate::speculator) struct Layout {
 
 impl Layout {
     /// Reads the options of `file`. `tensors` come with the prefix of the first layer's names.
-    ///
-    /// # Errors
-    ///
-    /// When an option is missing, invalid or not known, or contradicts a tensor.
+    /// Fails when an option is missing, invalid or not known, or contradicts a tensor.
     pub(in crate::speculator) fn read(
         options: &JsonOptions<'_>,
         file: &Path,
