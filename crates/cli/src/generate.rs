@@ -10,7 +10,7 @@ use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::checkpoint::{EmbeddedModel, SuggestedSampling};
 use forerun::cpu::Isa;
-use forerun::method::{Decisions, DraftLength};
+use forerun::method::DraftLength;
 use forerun::text::{GrammarKind, Tokenizer};
 use forerun::trace::Trace;
 use forerun::{
@@ -247,12 +247,13 @@ pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
         && plan.length() == DraftLength::Auto
         && statistics.failures.is_empty();
     let passes = statistics.target_forwards;
-    for Decisions { reason, steps, .. } in &statistics.decisions {
-        detail(format_args!("{steps} steps: {reason}"));
+    let reasons = answer.trace.reasons();
+    for reason in &reasons {
+        detail(format_args!("{} steps: {}", reason.steps, reason.words));
     }
     let has_paused = may_pause && passes >= FEWEST_PASSES && statistics.drafts * 2 < passes;
-    let pause = statistics.decisions.iter().find(|decisions| has_paused && !decisions.drafts);
-    let paused = pause.map(|pause| format!(" | drafting paused: {}", pause.reason));
+    let pause = reasons.iter().find(|reason| has_paused && !reason.drafts);
+    let paused = pause.map(|pause| format!(" | drafting paused: {}", pause.words));
     answer.summary() + &paused.unwrap_or_default()
 }
 
@@ -589,7 +590,8 @@ pub(crate) fn finish_reason(answer: &Answer, interrupted: bool) -> &'static str 
 
 pub(crate) fn json_report(plan: &Plan, answer: &Answer, finish_reason: &str) -> serde_json::Value {
     let statistics = &answer.statistics;
-    let decisions = statistics.decisions.iter().map(|it| (it.reason.clone(), it.steps));
+    let reasons = answer.trace.reasons();
+    let decisions = reasons.iter().map(|reason| (reason.words, reason.steps));
     json!({
         "text": answer.text,
         "tokens": answer.tokens,

@@ -151,6 +151,7 @@ impl DraftRounds {
             confidences: round.reply().map(|it| it.output.confidences.clone()).unwrap_or_default(),
             draft: draft_time,
             score: score_time,
+            ended_ns: score.time.finished_ns,
             ranked,
         });
         accepted

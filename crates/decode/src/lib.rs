@@ -43,8 +43,8 @@ pub use ssd::Ssd;
 pub use statistics::Statistics;
 
 pub use forerun_plan::{
-    Decisions, DraftLength, DsiLookahead, PearlDraftLength, Policy, RankedRound, Round,
-    SharedGoodput, SpeculativeDraftLength, TreeLimits, drafter_cores, typical_tree,
+    DraftLength, DsiLookahead, PearlDraftLength, Policy, RankedRound, Round, SharedGoodput,
+    SpeculativeDraftLength, TreeLimits, drafter_cores, typical_tree,
 };
 
 use forerun_core::{ClusterError, JobError};

@@ -6,8 +6,6 @@
 //! tested draft tokens that were accepted (α of Leviathan et al. 2023, arXiv 2211.17192). A draft
 //! token is tested if all tokens before it were accepted.
 
-use forerun_plan::Decisions;
-
 /// The counters of one sequence. Times are those that devices spent on its jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -36,8 +34,6 @@ pub struct Statistics {
     pub draft_ns: u64,
     /// The time of score jobs, in nanoseconds.
     pub score_ns: u64,
-    /// Why drafts were made or not, the most frequent reason first. Fixed drafts have none.
-    pub decisions: Vec<Decisions>,
     /// Drafters and target replicas that failed, and why, once each. Decoding continued without
     /// them.
     pub failures: Vec<String>,

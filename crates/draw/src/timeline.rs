@@ -11,12 +11,12 @@ pub const TIMELINE_STYLE: &str = "\
 .fr-text{fill:#1d2126;font:12px system-ui,sans-serif}\
 .fr-draft{fill:#d9622b}.fr-draft-rejected{fill:#f3bfa4}\
 .fr-score{fill:#2a6fdb}.fr-score-rejected{fill:#a8c5f2}\
-.fr-wasted{fill:#8a939d}.fr-open{fill:none;stroke:#6a727c}\
+.fr-wasted{fill:#8a939d}.fr-open{fill:none;stroke:#6a727c}.fr-decision{fill:#7a5cc0}\
 @media(prefers-color-scheme:dark){\
 .fr-paper{fill:#14171b}.fr-lane{fill:#20252b}.fr-grid{stroke:#333a42}.fr-text{fill:#e6e9ed}\
 .fr-draft{fill:#f08b57}.fr-draft-rejected{fill:#7f4a30}\
 .fr-score{fill:#6ba1f5}.fr-score-rejected{fill:#34527f}\
-.fr-wasted{fill:#59636e}.fr-open{fill:none;stroke:#98a1ab}}";
+.fr-wasted{fill:#59636e}.fr-open{fill:none;stroke:#98a1ab}.fr-decision{fill:#a890e0}}";
 
 /// The classes of jobs and what they mean, in the order of the legend.
 const LEGEND: [(&str, &str); 6] = [
@@ -39,7 +39,7 @@ const CHARACTER: f64 = 7.0;
 const MARKS: f64 = 10.0;
 
 /// Draws a trace as an SVG file of its own, 960 units wide, with a legend and a time axis. Hovering
-/// over a job shows its times and rows.
+/// over a job shows its times and rows, and over a decision of the planner its reason.
 #[must_use]
 pub fn timeline(trace: &Trace, title: &str) -> String {
     const WIDTH: f64 = 960.0;
@@ -72,10 +72,12 @@ fn lanes(trace: &Trace, width: f64, top: f64) -> (String, f64) {
     let characters = trace.lanes.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let left = MARGIN + characters.max(9) as f64 * CHARACTER + 14.0;
     let scale = (width - MARGIN - left) / (last_ns - first_ns).max(1) as f64;
-    let bottom = top + trace.lanes.len() as f64 * LANE;
     let mut svg = String::new();
     let mut add = |element: String| svg += &(element + "\n");
-    for (lane, name) in trace.lanes.iter().enumerate() {
+    let decisions = (!trace.decisions.is_empty()).then_some("decisions");
+    let names: Vec<&str> = trace.lanes.iter().map(String::as_str).chain(decisions).collect();
+    let bottom = top + names.len() as f64 * LANE;
+    for (lane, name) in names.iter().enumerate() {
         let y = top + lane as f64 * LANE;
         add(text(left - 8.0, y + 16.0, "end", "fr-text", name));
         add(rect([left, y, width - MARGIN - left, BAR], "fr-lane", ""));
@@ -89,6 +91,15 @@ fn lanes(trace: &Trace, width: f64, top: f64) -> (String, f64) {
         let width = ((span.end_ns - span.start_ns) as f64 * scale - 0.5).max(0.5);
         let area = [x, top + span.lane as f64 * LANE, width, BAR];
         add(rect(area, class(span), &description(span, first_ns)));
+    }
+    // The target alone is a lower bar.
+    for decision in &trace.decisions {
+        let at = |ns: u64| left + (ns.clamp(first_ns, last_ns) - first_ns) as f64 * scale;
+        let (from, to) = (at(decision.start_ns), at(decision.end_ns));
+        let height = if decision.drafts { BAR } else { BAR / 3.0 };
+        let area = [from, bottom - LANE + BAR - height, (to - from - 0.5).max(0.5), height];
+        let reason = format!("{} steps: {}", decision.steps, decision.reason);
+        add(rect(area, "fr-decision", &reason));
     }
     (svg, bottom + 40.0)
 }
@@ -164,6 +175,7 @@ fn round_step(least: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forerun_core::trace::Decision;
     use forerun_core::{SequenceId, Ticket};
 
     /// A drafter and a target: every outcome but `Open` occurs once in its colour.
@@ -183,8 +195,6 @@ mod tests {
             outcome,
         };
         Trace {
-            lanes: vec!["drafter <0> & co".into(), "target cpu:1".into()],
-            devices: Vec::new(),
             spans: vec![
                 span(0, SpanKind::Draft, 0, 4, 0, 400, 4, SpanOutcome::Accepted),
                 span(1, SpanKind::Score, 1, 5, 400, 800, 4, SpanOutcome::Accepted),
@@ -192,6 +202,7 @@ mod tests {
                 span(0, SpanKind::Draft, 4, 0, 1300, 1500, 0, SpanOutcome::Wasted),
                 span(1, SpanKind::Score, 3, 5, 1200, 1600, 1, SpanOutcome::Rejected),
             ],
+            ..Trace::new(vec!["drafter <0> & co".into(), "target cpu:1".into()])
         }
     }
 
@@ -211,6 +222,23 @@ mod tests {
         let opened = svg.matches("<text ").count();
         assert_eq!(svg.matches("</text>").count(), opened);
         assert!(!timeline(&Trace::default(), "").contains("NaN"));
+    }
+
+    #[test]
+    fn decisions_are_drawn_with_their_reasons() {
+        let decision = |reason: &str, drafts, start_ns, end_ns| Decision {
+            reason: reason.into(),
+            drafts,
+            steps: 3,
+            start_ns,
+            end_ns,
+        };
+        let decisions = vec![decision("tried", true, 0, 800), decision("<slow>", false, 800, 9999)];
+        let svg = timeline(&Trace { decisions, ..sample() }, "");
+        assert!(svg.contains(">decisions</text>") && svg.contains("3 steps: tried"), "{svg}");
+        assert!(svg.contains("3 steps: &lt;slow&gt;"), "{svg}");
+        assert_eq!(svg.matches("class=\"fr-decision\"").count(), 2);
+        assert!(!timeline(&sample(), "").contains("decisions"));
     }
 
     #[test]

@@ -183,12 +183,11 @@ impl AnswerStream<'_> {
         let text = self.sink.flush();
         let planned = self.decoder.as_mut().and_then(|decoder| decoder.planned());
         let decisions = planned.map(|planned| planned.decisions()).unwrap_or_default();
-        let trace = self.end();
+        let trace = Trace { decisions, ..self.end() };
         // A stop string may end the answer within a step.
         let mut statistics = self.sequence.statistics().clone();
         let drafters = if self.method.drafts() { self.engine.plan().n_drafters() } else { 0 };
         statistics.draft_tokens_by_drafter.resize(drafters, 0);
-        statistics.decisions = decisions;
         let of_answer =
             |all: &[TokenLogprob]| all.iter().take(self.sink.tokens.len()).cloned().collect();
         let answer = Answer {

@@ -127,7 +127,7 @@ pub mod method {
     pub use crate::decoding::AnswerDecoders;
     pub use forerun_core::{Constraint, Need, Sampling, SamplingError};
     pub use forerun_decode::{
-        AnswerDecoder, Decisions, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
+        AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
     };
 }
 
@@ -153,5 +153,7 @@ pub mod runtime {
 /// What the devices did, and when.
 pub mod trace {
     pub use crate::answer::tokens_per_second;
-    pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
+    pub use forerun_core::trace::{
+        Decision, DecisionReason, DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace,
+    };
 }

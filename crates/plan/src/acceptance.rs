@@ -1,8 +1,9 @@
 //! How likely draft tokens are accepted: by position in the draft, and in runs.
 
-use crate::decaying::{PLACE_DECAY, PRIOR_TESTS, Share, TEST_DECAY, UNTESTED_FADE};
+use crate::decaying::{PLACE_DECAY, PRIOR_TESTS, SLOW_DECAY, Share, TEST_DECAY, UNTESTED_FADE};
 use crate::outlook::Outlook;
 use crate::ranks::Ranks;
+use crate::round::Round;
 
 /// An estimate of the acceptance of chains of draft tokens, learned from verdicts. Older ones count
 /// less.
@@ -36,23 +37,26 @@ pub(crate) struct Tested {
     pub(crate) accepted: Option<usize>,
 }
 
-/// Positions after this one count as this one. No policy looks further ahead.
+/// Positions after this one count as this one. Drafts in one job are shorter.
 const LAST_POSITION: usize = 64;
 
-/// The rates before anything is known, and the number of tokens that this knowledge is worth.
+/// The rates in hard and easy stretches before anything is known: far apart, so that tests tell
+/// the stretches from each other.
 const RATES: [f64; 2] = [0.2, 0.85];
+/// The number of tokens that this knowledge is worth: a draft or two outweigh it.
 const RATE_TOKENS: f64 = 3.0;
-/// The probability that a stretch goes on, before anything is known.
+/// The probability that a stretch goes on, before anything is known: it lasts for 33 tokens.
 const STAYS: f64 = 0.97;
+/// The number of tokens that this knowledge is worth: about one such stretch.
 const STAY_TOKENS: f64 = 30.0;
+/// The probability of an easy stretch at first: with [`RATES`], a token is accepted with 0.66.
 const EASY: f64 = 0.7;
-/// The weight of a token compared with the next one, for what lasts for many of them.
-const STAY_DECAY: f64 = 0.998;
-/// The least factor of the last token of a job, where further jobs are cheap.
+/// The least factor of the last token of a job. Where further jobs are cheap, a position that is
+/// this much worse than the first one of the next job is left to that.
 const LEAST_FACTOR: f64 = 0.85;
-/// The number of tested tokens, as far as they still count, that say something.
+/// The weight of tested tokens that say something: one test, up to rounding.
 const KNOWN_TOKENS: f64 = 1.0 - 1e-6;
-/// No token is certain.
+/// No token is certain, so that a likelihood is never 0.
 const CERTAIN: f64 = 0.999;
 
 impl Default for Acceptance {
@@ -60,7 +64,7 @@ impl Default for Acceptance {
         Self {
             easy: EASY,
             rates: [Share::new(TEST_DECAY); 2],
-            stays: [Share::new(STAY_DECAY); 2],
+            stays: [Share::new(SLOW_DECAY); 2],
             factors: Vec::new(),
             ranks: Ranks::default(),
         }
@@ -76,9 +80,24 @@ impl Acceptance {
         }
     }
 
+    /// Learns from a round of draft-then-verify.
+    pub(crate) fn observe_round(&mut self, round: &Round) {
+        match &round.ranked {
+            _ if round.looked_up => return self.skip(round.accepted + 1),
+            Some(ranked) => self.observe_ranked(&ranked.tested),
+            None => {
+                let tested = round.accepted + usize::from(round.rejected);
+                self.observe(0..if round.has_draft() { tested } else { 0 }, round.accepted);
+            }
+        }
+        if !round.rejected {
+            self.skip(1);
+        }
+    }
+
     /// Learns from a verdict on a tree whose siblings are in the order of their ranks: the tests of
     /// its positions.
-    pub(crate) fn observe_ranked(&mut self, tested: &[Tested]) {
+    fn observe_ranked(&mut self, tested: &[Tested]) {
         for (position, &tested) in tested.iter().enumerate() {
             self.observe_token(position, tested.accepted == Some(0));
             self.ranks.observe(position, tested);

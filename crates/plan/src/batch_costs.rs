@@ -64,12 +64,13 @@ pub(crate) struct BatchCosts {
     active: DecayingMean,
 }
 
-/// The variance of the number of rows that is needed to measure the time of a row.
+/// The variance of the number of rows that is needed to measure the time of a row: that of numbers
+/// that differ by one as often as not.
 const MIN_ROW_VARIANCE: f64 = 0.25;
 /// Neighbours with this many times the rows of recent passes are reading a prompt, unless they are
-/// few.
+/// few. Drafts of several lengths are within it.
 const UNUSUAL_FACTOR: f64 = 4.0;
-/// How quickly larger passes become usual.
+/// How quickly larger passes become usual: by a factor of two in 14 passes.
 const RECENT_GROWTH: f64 = 1.05;
 
 impl BatchCosts {

@@ -25,9 +25,10 @@ pub(crate) struct Confidence {
 /// The number of drafts without confidences after which a drafter counts as one that does not know
 /// how sure it is. A few may be those of a grammar that leaves no choice.
 const SILENT_DRAFTS: u32 = 4;
-/// The weight of the acceptance of all classes, in tokens of one class.
-const PRIOR_TOKENS: f64 = 8.0;
-/// The weight of what the rule says after one token, in chains of a length.
+/// The weight of the acceptance of all classes, in tokens of one class: a token of each.
+const PRIOR_TOKENS: f64 = CONFIDENCE_CLASSES as f64;
+/// The weight of what the rule says after one token, in chains of a length. Small, since lengths
+/// that occur are soon known, and it is the only guess of others.
 const PRIOR_CHAINS: f64 = 2.0;
 
 impl Default for Confidence {

@@ -1,6 +1,6 @@
 //! Times by a number of rows or tokens, learned point by point.
 
-use crate::decaying::DecayingMean;
+use crate::decaying::{DecayingMean, SLOW_DECAY};
 use std::collections::BTreeMap;
 
 /// The time of jobs by their number of rows or tokens.
@@ -14,15 +14,14 @@ pub(crate) struct CostCurve {
     points: BTreeMap<usize, DecayingMean>,
 }
 
-/// What a new measurement leaves of the weight of the other points. They may have changed.
-const FADE: f64 = 0.998;
-/// The weight below which a point is dropped.
+/// The weight below which a point is dropped: that of one measurement after 2,000 others.
 const MIN_WEIGHT: f64 = 0.02;
 
 impl CostCurve {
     /// Learns that `count` rows or tokens took `ns` nanoseconds, in place of a time from elsewhere.
     pub(crate) fn add(&mut self, count: usize, ns: f64) {
-        self.points.values_mut().for_each(|point| point.fade(FADE));
+        // The other points may have changed.
+        self.points.values_mut().for_each(|point| point.fade(SLOW_DECAY));
         self.points.retain(|_, point| point.weight() >= MIN_WEIGHT);
         let point = self.points.entry(count).or_default();
         if !point.is_measured() {

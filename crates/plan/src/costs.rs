@@ -7,22 +7,22 @@ use crate::interruptions::Interruptions;
 use crate::ranked_tree::DraftSize;
 
 /// The time in which a model reads a token that it missed, as a share of a pass over one row, until
-/// it is measured.
+/// it is measured: a pass over 33 rows takes twice as long as one over one row.
 const READING_SHARE: f64 = 0.03;
 /// A job that reads at least so many missed tokens first shows what reading costs. With fewer, it
 /// may take longer for other reasons, such as cold caches, and shows nothing.
 pub(crate) const READ_TOKENS: usize = 8;
-/// Early passes that take more than so many times as long as the next one are cold.
+/// Early passes that take more than so many times as long as the next one are cold: times of warm
+/// passes differ by less.
 const COLD: f64 = 1.1;
-/// The largest number of passes that count as cold.
-const COLD_PASSES: u32 = 8;
 /// What remains of a measured slowdown, beyond 1, after a pass of the target alone: other programs
-/// may have been its cause.
+/// may have been its cause. After 230 passes, half of it is left.
 const KEPT_SLOWDOWN: f64 = 0.997;
 /// A drafter is slow by the sizes of the models if its forward takes so many passes of the target.
 /// Sizes are not times, so one that might be as fast as the target is tried.
 const SLOW_PASS: f64 = 1.5;
-/// The duration of a draft job, in nanoseconds, for which the cost of messages is negligible.
+/// The duration of a draft job, in nanoseconds, for which the cost of messages is negligible: they
+/// take a few microseconds between threads.
 const MIN_JOB_NS: f64 = 100_000.0;
 
 /// The times of the target's passes, in nanoseconds without the rows of neighbours.
@@ -32,8 +32,7 @@ pub(crate) struct TargetCosts {
     /// A pass over one row, while no drafter works and while one does.
     alone: OneRowTime,
     while_drafting: OneRowTime,
-    /// The number of first passes, each of which was cold: slower than the next one.
-    cold_passes: u32,
+    /// Whether the first passes, each of which was cold, have ended.
     has_settled: bool,
     /// What further rows add to a pass, by their number, while no drafter works and while one does.
     rows: [CostCurve; 2],
@@ -92,12 +91,10 @@ impl TargetCosts {
 
     /// Learns from one of the first passes over one row.
     fn settle(&mut self, time: &JobTime, ns: f64) {
-        let was_cold = !self.alone.is_known() || self.plain_ns() > COLD * ns;
-        self.cold_passes += 1;
-        self.has_settled = !was_cold || self.cold_passes > COLD_PASSES;
-        match was_cold {
-            true => self.alone.replace(ns),
-            false => self.alone.add(time),
+        self.has_settled = self.alone.is_known() && self.plain_ns() <= COLD * ns;
+        match self.has_settled {
+            true => self.alone.add(time),
+            false => self.alone.replace(ns),
         }
     }
 
@@ -173,6 +170,12 @@ impl TargetCosts {
     pub(crate) fn passes(&self, longest: usize, while_drafting: bool, at_best: bool) -> Passes<'_> {
         let rows = self.rows[usize::from(while_drafting)].up_to(longest, at_best);
         Passes { costs: self, one_row_ns: self.one_row_ns(while_drafting), rows }
+    }
+
+    /// Returns the largest number of further rows to consider, `first` before any were tried. The
+    /// cost of many more than were tried is not known.
+    pub(crate) fn reach(&self, first: usize) -> usize {
+        2 * self.most_rows() + first
     }
 
     /// Returns the largest number of further rows that was tried.

@@ -2,11 +2,10 @@
 
 use crate::costs::{Drafts, Passes};
 use crate::planner::{Planned, Policy};
-use crate::schedule::{ABOUT_AS_FAST, Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
+use crate::schedule::{
+    ABOUT_AS_FAST, Assumption, Candidate, Drafting, FIRST_LENGTH, Facts, HORIZON, Schedule,
+};
 use crate::{DraftLength, rounds};
-
-/// The lookahead before any times are known.
-const INITIAL_LENGTH: usize = 4;
 
 /// The closed form of DSI (arXiv 2405.14105).
 #[derive(Clone, Debug)]
@@ -31,8 +30,7 @@ impl Pipeline {
         if !self.adapts() {
             return terms.candidate(self.longest);
         }
-        // The cost of many more rows than were tried is not known.
-        let reach = facts.drafter.costs.whole_forwards(2 * facts.target.most_rows() + 3);
+        let reach = facts.drafter.costs.whole_forwards(facts.target.reach(FIRST_LENGTH));
         let reach = reach.min(self.longest).max(1);
         let all: Vec<Candidate> = (1..=reach).map(|rows| terms.candidate(rows)).collect();
         let fastest = all.iter().map(Candidate::speed).fold(0.0, f64::max);
@@ -150,7 +148,8 @@ impl DsiLookahead {
     fn current(&self) -> (usize, usize) {
         match self.planned.draft() {
             Some(Drafting::Pipeline { rows, ahead }) => (rows, ahead),
-            _ => (INITIAL_LENGTH.min(self.schedule.longest), usize::MAX),
+            // Those, and the row of the target's token.
+            _ => ((FIRST_LENGTH + 1).min(self.schedule.longest), usize::MAX),
         }
     }
 

@@ -74,16 +74,17 @@ impl Default for Window {
 /// The tokens of each sequence that are measured, after half as many, in which rounds of the window
 /// before end.
 const MEASURED_TOKENS: f64 = 16.0;
-/// Both choices are measured so many times in turn at first.
+/// Both choices are measured so many times in turn at first, since one window may have prompts.
 const FIRST_WINDOWS: u32 = 3;
-/// The weight of the newest window.
+/// The weight of the newest window: three count.
 const NEWEST: f64 = 0.3;
-/// The weight of the newest number of sequences.
+/// The weight of the newest number of sequences: 20 rounds count.
 const NEWEST_COUNT: f64 = 0.05;
-/// The number of sequences must be beyond a level by this factor to leave it.
+/// The number of sequences must be beyond a level by this factor to leave it: one more or less of
+/// eight does not.
 const HYSTERESIS: f64 = 1.1;
-/// A time without tokens that ends a window, in nanoseconds. In a long window, half of its length
-/// does.
+/// A time without tokens that ends a window, in nanoseconds: no pass is expected to take so long.
+/// In a long window, half of its length does.
 const PAUSE_NS: u64 = 200_000_000;
 
 impl Goodput {

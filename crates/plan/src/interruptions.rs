@@ -13,13 +13,15 @@ pub(crate) struct Interruptions {
     left: f64,
 }
 
-/// A time of at least this many usual times is an interruption.
+/// A time of at least this many usual times is an interruption. The costs of drafts differ by less.
 const UNUSUAL: f64 = 3.0;
-/// The most interruptions that are taken out one after another.
+/// The most interruptions that are taken out one after another: an interruption may last for a few
+/// jobs.
 const MAX_FILTERED: f64 = 8.0;
 /// The interruptions that may be taken out before anything usual was measured.
 const INITIAL_FILTERED: f64 = 2.0;
-/// The interruptions that may be taken out for each usual time.
+/// The interruptions that may be taken out for each usual time: if more than a tenth of the times
+/// is unusual, that is a cost.
 const FILTERED_PER_TIME: f64 = 0.1;
 
 impl Default for Interruptions {

@@ -16,20 +16,25 @@ pub(crate) struct Ledger {
     gained_ns: f64,
 }
 
-/// The share of the time that trials may lose, and that of what drafting has gained.
+/// The share of the time that trials may lose: one draft that takes a pass in 170 passes.
 const TRIAL_SHARE: f64 = 0.006;
+/// The share of what drafting has gained that trials may lose as well: where gains are large, other
+/// drafts are looked for sooner.
 const GAIN_SHARE: f64 = 0.005;
-/// The passes that trials may lose at first.
+/// The passes that trials may lose at first: about one draft of each of a few lengths.
 pub(crate) const TRIAL_PASSES: f64 = 3.0;
-/// The share of the time that drafting may lose altogether, and the passes that it may lose at
-/// first.
+/// The share of the time that drafting may lose altogether. More than [`TRIAL_SHARE`], so that
+/// trials alone do not use it up.
 const LOSS_SHARE: f64 = 0.008;
+/// The passes that drafting may lose at first: bad luck of a dozen rounds must not end it.
 const LOSS_PASSES: f64 = 14.0;
 /// The share of the time that catching up may take for each time that a trial might double the
-/// speed, which counts up to so many times. At first it may take as much as a trial may lose.
+/// speed. At first it may take as much as a trial may lose.
 const CATCH_UP_SHARE: f64 = 0.007;
+/// How many times such a gain counts at most: what a draft promises at best is seldom kept.
 const CATCH_UP_GAIN: f64 = 3.0;
-/// The gains that may be lost again, as a share of the time.
+/// The gains that may be lost again, as a share of the time: without a bound, text that was easy
+/// for long would pay for as long a loss.
 const KEPT_SHARE: f64 = 0.05;
 
 impl Ledger {

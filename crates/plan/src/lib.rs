@@ -33,7 +33,7 @@ pub use dsi::DsiLookahead;
 pub use goodput::SharedGoodput;
 pub use lookup_choice::LookupChoice;
 pub use pearl::PearlDraftLength;
-pub use planner::{Decisions, Planned, Policy};
+pub use planner::{Planned, Policy};
 pub use ranked_tree::{TreeLimits, typical_tree};
 pub use round::{RankedRound, Round};
 pub use speculative::{DraftLength, SpeculativeDraftLength};

@@ -21,15 +21,17 @@ pub struct LookupChoice {
 }
 
 /// The acceptance rates of the classes of scores, below 2, below 4, and so on, before anything is
-/// known, and the number of tokens that this knowledge is worth. They are a little below those of suffix decoding in greedy answers of
-/// SmolLM2-135M to prompts of Spec-Bench (docs/experiments/lookups.md).
+/// known. They are a little below those of suffix decoding in greedy answers of SmolLM2-135M to
+/// prompts of Spec-Bench (docs/experiments/lookups.md).
 const RATES: [f64; 6] = [0.15, 0.25, 0.4, 0.5, 0.75, 0.85];
+/// The number of tokens that this knowledge is worth: a guess or two outweigh it.
 const RATE_TOKENS: f64 = 2.0;
 /// The tokens that a drafter has accepted before anything is known, which is worth one draft.
 const DRAFTER_TOKENS: f64 = 1.0;
-/// The weight of a round compared with the one after it.
+/// The weight of a round compared with the one after it: ten count, since repeats begin and end.
 const DECAY: f64 = 0.9;
-/// The least probability with which a token is reached that is worth its row.
+/// The least probability with which a token is reached that is worth its row: where memory limits
+/// passes, a row costs up to a tenth of one.
 const LEAST_CHANCE: f64 = 0.1;
 
 impl Default for LookupChoice {

@@ -4,10 +4,9 @@ use crate::DraftLength;
 use crate::costs::{Drafts, Passes};
 use crate::planner::{Planned, Policy, State};
 use crate::rounds::ParallelRounds;
-use crate::schedule::{ABOUT_AS_FAST, Assumption, Candidate, Drafting, Facts, HORIZON, Schedule};
-
-/// The draft length before any times are known.
-const INITIAL_LENGTH: usize = 3;
+use crate::schedule::{
+    ABOUT_AS_FAST, Assumption, Candidate, Drafting, FIRST_LENGTH, Facts, HORIZON, Schedule,
+};
 
 /// The closed form of PEARL (arXiv 2408.11850).
 #[derive(Clone, Debug)]
@@ -39,8 +38,7 @@ impl Parallel {
         if !self.adapts() {
             return terms.candidate(self.longest, 0);
         }
-        // The cost of many more rows than were tried is not known.
-        let reach = 2 * facts.target.most_rows() + INITIAL_LENGTH;
+        let reach = facts.target.reach(FIRST_LENGTH);
         let longest = facts.drafter.costs.whole_forwards(reach).min(self.cap());
         let first = match current {
             Some(&Drafting::Parallel { first, .. }) if self.eager => first,
@@ -156,7 +154,7 @@ impl PearlDraftLength {
             Some(Drafting::Parallel { gamma, .. }) => gamma,
             // The drafter reads the prompt with the target, unless earlier answers were faster
             // without it.
-            _ if self.planned.with(State::reads_prompt) => INITIAL_LENGTH.min(longest),
+            _ if self.planned.with(State::reads_prompt) => FIRST_LENGTH.min(longest),
             _ => 0,
         }
     }

@@ -20,7 +20,7 @@ pub(crate) struct Ranks {
     rights: Vec<Vec<Share>>,
 }
 
-/// Positions after this one count as this one.
+/// Positions after this one count as this one. Trees are seldom deeper.
 const LAST_POSITION: usize = 15;
 
 impl Ranks {

@@ -25,6 +25,8 @@ pub struct Round {
     pub draft: JobTime,
     /// The time of the score job.
     pub score: JobTime,
+    /// When the round ended, on the cluster's clock, for traces. Nothing is decided by it.
+    pub ended_ns: u64,
     /// The verdict on a tree of ranked candidates, if it was one.
     pub ranked: Option<RankedRound>,
 }
@@ -62,6 +64,11 @@ impl RankedRound {
 }
 
 impl Round {
+    /// Returns whether the drafter has drafted something.
+    pub(crate) fn has_draft(&self) -> bool {
+        self.drafted > 0 && !self.looked_up
+    }
+
     /// Returns the size of what the drafter has made.
     pub(crate) fn draft_size(&self) -> DraftSize {
         if self.looked_up { DraftSize::default() } else { self.size() }

@@ -64,7 +64,7 @@ impl Recorder {
     pub(crate) fn take(&self, filter: impl Fn(&Span) -> bool) -> Trace {
         let mut trace = self.lock();
         let spans = trace.spans.extract_if(.., |span| filter(span)).collect();
-        Trace { lanes: trace.lanes.clone(), devices: trace.devices.clone(), spans }
+        Trace { devices: trace.devices.clone(), spans, ..Trace::new(trace.lanes.clone()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Trace> {

@@ -6,6 +6,7 @@ mod perfetto;
 pub use crate::job::SpanOutcome;
 use crate::{Completion, Job, JobOutput, Outcome, SequenceId, Ticket};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 
 /// The kind of a span's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +92,32 @@ impl Span {
     }
 }
 
+/// Steps in a row of which the planner of an answer decided the same for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The reason in words.
+    pub reason: String,
+    /// Whether drafts were made; otherwise the target worked alone.
+    pub drafts: bool,
+    /// The number of steps.
+    pub steps: u64,
+    /// The start, in nanoseconds on the cluster's clock.
+    pub start_ns: u64,
+    /// The end, in nanoseconds on the cluster's clock.
+    pub end_ns: u64,
+}
+
+/// All steps of an answer with the same reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecisionReason<'a> {
+    /// The reason in words.
+    pub words: &'a str,
+    /// Whether drafts were made; otherwise the target worked alone.
+    pub drafts: bool,
+    /// The number of steps.
+    pub steps: u64,
+}
+
 /// All spans of a run. A lane is a device group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
@@ -101,6 +128,10 @@ pub struct Trace {
     pub devices: Vec<String>,
     /// The spans, in the order in which they ended.
     pub spans: Vec<Span>,
+    /// What the planner decided after the first step, and why, if this is the trace of one answer
+    /// whose drafts follow a planner.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
 }
 
 /// The time during which lanes were busy, in nanoseconds.
@@ -140,7 +171,7 @@ impl Trace {
     /// Creates an empty trace with these lanes.
     #[must_use]
     pub fn new(lanes: Vec<String>) -> Self {
-        Self { lanes, devices: Vec::new(), spans: Vec::new() }
+        Self { lanes, ..Self::default() }
     }
 
     /// Returns the device uses as a trace: one lane for each device, one span for each use. The
@@ -160,7 +191,7 @@ impl Trace {
                 });
             }
         }
-        Self { lanes: self.devices.clone(), devices: Vec::new(), spans }
+        Self { spans, ..Self::new(self.devices.clone()) }
     }
 
     /// Returns the trace for drawing: each lane that uses several devices one after another is
@@ -181,7 +212,22 @@ impl Trace {
             lanes: names.chain(uses.lanes).collect(),
             devices: Vec::new(),
             spans: kept_spans.chain(uses.spans.into_iter().map(below_kept)).collect(),
+            decisions: self.decisions.clone(),
         }
+    }
+
+    /// Returns the reasons of all decisions, the most frequent first.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<DecisionReason<'_>> {
+        let mut reasons: Vec<DecisionReason<'_>> = Vec::new();
+        for Decision { reason: words, drafts, steps, .. } in &self.decisions {
+            match reasons.iter_mut().find(|reason| reason.words == words) {
+                Some(reason) => reason.steps += steps,
+                None => reasons.push(DecisionReason { words, drafts: *drafts, steps: *steps }),
+            }
+        }
+        reasons.sort_by_key(|reason| Reverse(reason.steps));
+        reasons
     }
 
     /// Records the verdict on a job in its span.
@@ -261,8 +307,6 @@ pub(crate) mod tests {
             outcome,
         };
         Trace {
-            lanes: vec!["drafter cpu:0".into(), "target cpu:1".into()],
-            devices: Vec::new(),
             spans: vec![
                 span(0, SpanKind::Draft, 0, 4, 0, 400, 4, SpanOutcome::Accepted),
                 span(1, SpanKind::Score, 1, 5, 400, 800, 4, SpanOutcome::Accepted),
@@ -270,7 +314,27 @@ pub(crate) mod tests {
                 span(0, SpanKind::Draft, 4, 0, 1300, 1500, 0, SpanOutcome::Wasted),
                 span(1, SpanKind::Score, 3, 5, 1200, 1600, 1, SpanOutcome::Rejected),
             ],
+            ..Trace::new(vec!["drafter cpu:0".into(), "target cpu:1".into()])
         }
+    }
+
+    pub(crate) fn decision(reason: &str, steps: u64, [start_ns, end_ns]: [u64; 2]) -> Decision {
+        Decision { reason: reason.into(), drafts: reason == "fastest", steps, start_ns, end_ns }
+    }
+
+    #[test]
+    fn reasons_are_counted_over_all_decisions() {
+        let decisions = vec![
+            decision("trial", 2, [0, 200]),
+            decision("fastest", 3, [200, 900]),
+            decision("trial", 2, [900, 1600]),
+        ];
+        let trace = Trace { decisions, ..sample() };
+        let reasons = trace.reasons();
+        let counts: Vec<_> = reasons.iter().map(|it| (it.words, it.drafts, it.steps)).collect();
+        assert_eq!(counts, [("trial", false, 4), ("fastest", true, 3)]);
+        assert_eq!(trace.with_devices_as_lanes(), trace);
+        assert_eq!(Trace::default().reasons(), []);
     }
 
     #[test]

@@ -5,10 +5,12 @@ use serde_json::{Value, json};
 
 impl Trace {
     /// Returns the trace as a JSON object that <https://ui.perfetto.dev> opens. Times are in
-    /// microseconds; lanes are threads.
+    /// microseconds; lanes are threads, and one more has the decisions with their reasons.
     #[must_use]
     pub fn to_perfetto(&self) -> Value {
-        let names = self.lanes.iter().enumerate().map(|(lane, name)| {
+        let planner = (!self.decisions.is_empty()).then_some("decisions");
+        let lanes = self.lanes.iter().map(String::as_str).chain(planner);
+        let names = lanes.enumerate().map(|(lane, name)| {
             json!({ "ph": "M", "pid": 0, "tid": lane, "name": "thread_name", "args": { "name": name } })
         });
         let spans = self.spans.iter().map(|span| {
@@ -43,16 +45,43 @@ impl Trace {
                 })
             })
         });
-        let events: Vec<Value> = names.chain(spans).chain(forwards).collect();
+        let decisions = self.decisions.iter().map(|decision| {
+            json!({
+                "ph": "X",
+                "pid": 0,
+                "tid": self.lanes.len(),
+                "name": decision.reason,
+                "ts": decision.start_ns as f64 / 1e3,
+                "dur": (decision.end_ns - decision.start_ns) as f64 / 1e3,
+                "args": { "steps": decision.steps, "drafts": decision.drafts },
+            })
+        });
+        let events: Vec<Value> = names.chain(spans).chain(forwards).chain(decisions).collect();
         json!({ "displayTimeUnit": "ms", "traceEvents": events })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{decision, sample};
+    use crate::trace::Trace;
+
+    #[test]
+    fn decisions_are_a_lane_of_their_own() {
+        let decisions = vec![decision("trial", 2, [400, 1600])];
+        let json = Trace { decisions, ..sample() }.to_perfetto();
+        let events = json["traceEvents"].as_array().cloned().unwrap_or_default();
+        assert_eq!(events.len(), 3 + 5 + 5 + 1);
+        assert_eq!(events[2]["args"]["name"], "decisions");
+        let last = &events[13];
+        assert_eq!((&last["tid"], &last["name"]), (&2.into(), &"trial".into()));
+        assert_eq!((&last["ts"], &last["dur"]), (&0.4.into(), &1.2.into()));
+        assert_eq!(last["args"]["steps"], 2);
+    }
+
     #[test]
     fn every_lane_is_named_and_every_span_is_an_event() {
-        let json = super::super::tests::sample().to_perfetto();
+        let json = sample().to_perfetto();
         let events = json["traceEvents"].as_array().cloned().unwrap_or_default();
         assert_eq!(events.len(), 2 + 5 + 5);
         assert_eq!(events[1]["args"]["name"], "target cpu:1");
