@@ -90,7 +90,6 @@ pub(crate) fn all_to_the_target(placement: &Placement, method: Method) -> Placem
     Placement::target_on(&cores)
 }
 
-/// Returns all cores of a placement.
 pub(crate) fn cores_in(placement: &Placement) -> BTreeSet<usize> {
     placement.devices().iter().flat_map(|(group, _)| group.cores().iter().copied()).collect()
 }

@@ -306,7 +306,6 @@ fn build(
 ) -> Result<Configuration, BenchError> {
     let name = labels.label(choice);
     let failed = |cause| BenchError::Plan { name: name.clone(), cause: Box::new(cause) };
-    let placement = choice.devices();
     let options = Options {
         model: models.target.clone(),
         draft_model: choice.draft_model.clone(),
@@ -318,15 +317,10 @@ fn build(
         tree: choice.tree.clone(),
         pearl: choice.pearl,
         weight_type: choice.weight_type,
-        cache_type: None,
-        cache_bytes: None,
-        context_length: None,
-        threads: None,
-        placement,
-        gpu_layers: None,
-        pin: false,
+        placement: choice.devices(),
         layers: choice.layers.clone(),
         calibration: choice.calibration,
+        ..Options::default()
     };
     let placement = options.placement.as_ref().map(ToString::to_string);
     let plan = Plan::new(options).map_err(failed)?;
@@ -389,16 +383,17 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun::WeightType;
     use forerun::placement::available_cores;
 
     fn configurations_of(sweep: Sweep) -> Result<Vec<Configuration>, BenchError> {
-        let models =
-            Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
-        configurations(&models, &[sweep], false)
+        configurations(&models(), &[sweep], false)
+    }
+
+    fn models() -> Models {
+        Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false }
     }
 
     /// Checks the beginnings of all names. Placements may follow.
@@ -523,9 +518,7 @@ mod tests {
         let both = [DrafterKind::Model, DrafterKind::Lookahead];
         let speculative = sweep(Method::Speculative, &both);
         let pearl = sweep(Method::Pearl, &[DrafterKind::Model]);
-        let models =
-            Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
-        let all = configurations(&models, &[speculative, pearl], true).unwrap();
+        let all = configurations(&models(), &[speculative, pearl], true).unwrap();
         let expected = [
             "autoregressive",
             "speculative, model, auto",
@@ -547,10 +540,8 @@ mod tests {
         };
         let model = [DrafterKind::Model];
         let speculative = sweep(Method::Speculative, &[DrafterKind::Model, DrafterKind::Lookahead]);
-        let models =
-            Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
         let sweeps = [speculative, sweep(Method::Pearl, &model), sweep(Method::Ssd, &model)];
-        let all = configurations(&models, &sweeps, true).unwrap();
+        let all = configurations(&models(), &sweeps, true).unwrap();
         let expected = [
             "autoregressive",
             "speculative, model + other, auto",
@@ -601,12 +592,7 @@ mod tests {
             };
             let error = configurations_of(sweep.clone()).unwrap_err().to_string();
             assert!(error.contains("2 cores") && error.contains("`unequal_cores`"), "{error}");
-            let models = Models {
-                target: "target".into(),
-                drafter: Some("drafter".into()),
-                embedded: false,
-            };
-            assert_eq!(configurations(&models, &[sweep], true).unwrap().len(), 3);
+            assert_eq!(configurations(&models(), &[sweep], true).unwrap().len(), 3);
         }
         let sweep = Sweep { draft_tokens: vec![DraftTokens::Fixed(65)], ..Sweep::default() };
         let error = configurations_of(sweep).unwrap_err().to_string();

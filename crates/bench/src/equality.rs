@@ -91,7 +91,6 @@ fn tokens(turn: Option<&TurnRecord>) -> Vec<TokenId> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::testing::{answer, turn};

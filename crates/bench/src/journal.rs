@@ -171,7 +171,6 @@ pub(crate) fn hash(identity: &Value) -> String {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::testing::{answer, turn};

@@ -155,7 +155,6 @@ fn on_cores(placement: &Placement) -> String {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::{Models, Sweep, configurations};

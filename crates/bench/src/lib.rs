@@ -17,6 +17,8 @@
 //! This crate may use files, clocks, the processes of peers, the network, the simulator, and the
 //! facade crate `forerun`. Of the crates below the facade, it uses only the jobs of `forerun-core`.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
+
 mod choice;
 pub mod configuration;
 mod engines;

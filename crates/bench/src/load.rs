@@ -110,8 +110,7 @@ pub fn run(endpoint: &Endpoint, load: &Load) -> LoadReport {
 
 fn agent() -> ureq::Agent {
     let config = ureq::Agent::config_builder();
-    let config = config.timeout_global(Some(REQUEST_TIME)).http_status_as_error(false);
-    config.build().into()
+    config.timeout_global(Some(REQUEST_TIME)).http_status_as_error(false).build().into()
 }
 
 /// Sends a request, and reads its stream.

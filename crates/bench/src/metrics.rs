@@ -447,8 +447,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// Returns the sample variance, or `None` for less than two values.
 fn variance(values: &[f64]) -> Option<f64> {
-    let measured = Measured::of(values)?;
-    measured.deviation.map(|deviation| deviation * deviation)
+    Measured::of(values)?.deviation.map(|deviation| deviation * deviation)
 }
 
 /// Returns the nearest-rank percentile: the smallest value such that at least this share of the
@@ -486,7 +485,6 @@ impl From<Measured> for forerun_draw::Value {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::record::Counts;

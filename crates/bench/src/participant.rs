@@ -122,7 +122,6 @@ pub fn participants(
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::{Models, Sweep, configurations};

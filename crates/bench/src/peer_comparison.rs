@@ -199,7 +199,6 @@ fn first_answers<'a>(answers: &'a [AnswerRecord], name: &str) -> BTreeMap<&'a st
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::peers::PeerTask;

@@ -66,7 +66,6 @@ pub struct PeerInfo {
     pub weights: String,
 }
 
-/// A question to a peer.
 #[derive(Clone, Debug, Serialize)]
 struct Question<'a> {
     /// `none`, `model` or `prompt-lookup`.
@@ -383,7 +382,6 @@ fn counts(reply: &Reply, drafter: DrafterKind) -> Counts {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

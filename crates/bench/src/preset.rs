@@ -111,7 +111,6 @@ impl fmt::Display for Preset {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::{Models, configurations};

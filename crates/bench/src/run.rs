@@ -141,7 +141,6 @@ fn reproduce(participant: &Participant, prompt: &Prompt, schedule: &RunSchedule)
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::testing::{answer, prompt, turn};

@@ -220,7 +220,6 @@ pub fn limit(prompts: Vec<Prompt>, count: usize) -> Vec<Prompt> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use std::io::Write;

@@ -209,8 +209,7 @@ impl Cell {
             answers: repeats.iter().map(Pool::len).max().unwrap_or(0),
             metrics: Metric::ALL.iter().filter_map(|metric| measured(metric, repeats)).collect(),
             over_prompts: {
-                let metrics = Metric::OVER_PROMPTS.iter();
-                metrics.filter_map(|metric| measured(metric, prompts)).collect()
+                Metric::OVER_PROMPTS.iter().filter_map(|metric| measured(metric, prompts)).collect()
             },
             acceptance_per_position: (0..depths).map(rate).collect(),
         }
@@ -218,7 +217,6 @@ impl Cell {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::testing::{answer, prompt, turn};

@@ -247,15 +247,13 @@ impl RawSweep {
             pearl: self.pearl.parsed("pearl")?,
             placements: self.placement.parsed("placement")?,
             weight_types: {
-                let types = self.dtype.texts();
-                types.iter().map(|text| weight_type(text)).collect::<Result<_, _>>()?
+                self.dtype.texts().iter().map(|text| weight_type(text)).collect::<Result<_, _>>()?
             },
         })
     }
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun::WeightType;

@@ -109,8 +109,7 @@ impl Round {
                 score_ns: pair[0].end_ns - start,
             }
         };
-        let rounds = scores.windows(2).skip(1).map(round);
-        rounds.filter(|round| round.draft_ns > 0).collect()
+        scores.windows(2).skip(1).map(round).filter(|round| round.draft_ns > 0).collect()
     }
 
     /// Returns the duration of the round divided by the longer of drafting and verifying.

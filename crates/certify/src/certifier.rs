@@ -462,7 +462,6 @@ fn divergence(case: &Case, tokens: &[TokenId], logprobs: &[TokenLogprob]) -> Opt
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun::{Method, RandomPair};

@@ -96,7 +96,6 @@ pub struct EndpointDivergence {
     pub gap_nats: Option<f64>,
 }
 
-/// A token of an answer.
 #[derive(Clone, Debug, PartialEq)]
 struct AnsweredToken {
     text: String,
@@ -214,8 +213,7 @@ fn tokens(logprobs: &Value) -> Option<Vec<AnsweredToken>> {
     }
     let texts = logprobs["tokens"].as_array()?;
     let token = |(index, text): (usize, &Value)| {
-        let alternatives = logprobs["top_logprobs"][index].as_object();
-        let alternatives = alternatives.into_iter().flatten();
+        let alternatives = logprobs["top_logprobs"][index].as_object().into_iter().flatten();
         let pair = |(text, logprob): (&String, &Value)| Some((text.clone(), logprob.as_f64()?));
         Some(AnsweredToken {
             text: text.as_str()?.to_owned(),
@@ -265,7 +263,6 @@ impl fmt::Display for EndpointComparison {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -279,7 +279,6 @@ impl Counts {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::known_answers::DecoderSource;

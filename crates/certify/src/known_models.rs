@@ -136,7 +136,6 @@ impl KnownPair {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_core::TokenTree;

@@ -21,6 +21,8 @@
 //!
 //! [`compare_endpoints`] compares the greedy answers of two servers, whatever engine they run.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
+
 mod certificate;
 mod certifier;
 mod configuration;

@@ -120,7 +120,6 @@ fn with_known_models(engine: &Forerun, pair: &KnownPair) -> DecoderSetup {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun::{DraftTokens, Lookup, Method, Options, Plan, RandomPair, Tree};

@@ -19,7 +19,6 @@ impl TextCounts {
         Self { probabilities, counts }
     }
 
-    /// Counts the text with this index.
     pub(crate) fn add(&mut self, index: usize) {
         self.counts[index] += 1;
     }

@@ -200,7 +200,6 @@ fn configurations(arguments: &EngineArguments, full: bool) -> Vec<Options> {
     all
 }
 
-/// Reads prompts from a file.
 pub(crate) fn read_prompts(file: &Path) -> anyhow::Result<Vec<String>> {
     let text = text_file::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let mut prompts = Vec::new();

@@ -3,6 +3,8 @@
 //! This is the only crate that uses the terminal. It loads and runs models through the facade,
 //! `forerun`.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
+
 #[cfg(feature = "laboratory")]
 mod analyze;
 mod arguments;

@@ -140,8 +140,7 @@ fn show(task: &mut Option<Task>, is_limited: bool, progress: MeasuringProgress<'
 /// Reads a hardware profile.
 pub(crate) fn read_profile(file: &Path) -> anyhow::Result<HardwareProfile> {
     let text = text_file::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let profile = HardwareProfile::parse(&text);
-    profile.map_err(|reason| anyhow!("{}: {reason}", file.display()))
+    HardwareProfile::parse(&text).map_err(|reason| anyhow!("{}: {reason}", file.display()))
 }
 
 /// Returns the profile with plain decoding and those costs that the options allow.

@@ -218,7 +218,6 @@ fn without_default(help: &str) -> (String, Option<String>) {
     (paragraphs.join(" "), default)
 }
 
-/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-")
 }

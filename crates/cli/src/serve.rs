@@ -91,8 +91,7 @@ fn start_log(arguments: &ServeArguments) {
         Verbosity::Normal => LevelFilter::INFO,
         Verbosity::Verbose => LevelFilter::DEBUG,
     };
-    let level = arguments.log_level.clone();
-    let level = level.unwrap_or_else(|| Targets::new().with_default(usual));
+    let level = arguments.log_level.clone().unwrap_or_else(|| Targets::new().with_default(usual));
     tracing_subscriber::registry().with(log.with_filter(level)).init();
 }
 
@@ -115,8 +114,7 @@ fn server_options(arguments: &ServeArguments) -> ServerOptions {
 
 /// Returns the name that was given to the model, or else its own.
 fn served_name(arguments: &ServeArguments) -> String {
-    let given = arguments.served_model_name.clone();
-    given.unwrap_or_else(|| arguments.engine.model_name())
+    arguments.served_model_name.clone().unwrap_or_else(|| arguments.engine.model_name())
 }
 
 fn template(arguments: &ServeArguments, forerun: &Forerun) -> anyhow::Result<ChatTemplate> {

@@ -169,7 +169,6 @@ fn origin(token: &AnswerToken) -> Origin {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun::{Forerun, Options, Plan, RandomPair, TokenId};

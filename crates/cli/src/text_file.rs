@@ -29,7 +29,6 @@ fn read_from(source: impl Read, longest: u64) -> std::io::Result<String> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -1,8 +1,6 @@
 //! Models whose keys or values are too large for a cache in f16: an error that names the cache, or
 //! an answer without the drafter.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::Pair;
 use forerun::placement::available_cores;
 use forerun::{DraftTokens, DrafterKind, Forerun, Method, Options, Plan, Request, WeightType};

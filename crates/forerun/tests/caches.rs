@@ -2,8 +2,6 @@
 //! target and drafter compute with their caches the same logits, bit for bit, as a fresh forward
 //! pass. This holds on separate devices, and on two devices that they share.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::Pair;
 use forerun_core::{Sampling, SequenceId, TokenId};
 use forerun_cpu::{
@@ -43,7 +41,6 @@ impl CheckedModel {
     }
 }
 
-/// Returns the model on one device.
 fn on_one_device(weights: &Arc<Weights>) -> Box<dyn Forward<Storage = CpuPages>> {
     Box::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
 }

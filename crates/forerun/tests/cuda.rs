@@ -2,8 +2,6 @@
 //! because a variable chooses the emulator. `just cuda` runs all of them there.
 
 #![cfg(feature = "cuda")]
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::process::Command;
 
 #[test]

@@ -4,67 +4,45 @@
 //! that a block's bits do not depend on how its context was read, and that what is not understood
 //! is refused by name.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-use crate::draft_goldens::blocks::{
-    assert_bits_do_not_depend_on_passes, assert_only_causal_blocks_have_first_rows,
-};
+use crate::draft_goldens::blocks::masks;
 use crate::draft_goldens::{
-    self, Golden, Opened, SEQUENCE, assert_drafts_with, goldens, on_cpu, on_reference,
-    reference_models,
+    self, Golden, GoldenDrafters, assert_drafts_with, cpu_heads, draft_chain, goldens, on_best_cpu,
+    on_cpu, on_reference, reference_models,
 };
-use forerun::checkpoint::{Checkpoint, LoadError};
-use forerun::cpu::Team;
+use forerun::checkpoint::Checkpoint;
 use forerun::{DrafterKind, TokenId};
-use forerun_core::{DraftShape, Features, Sampling, TargetFeedback};
-use forerun_cpu::{BlockHeadWeights, CpuBlockHeads, Isa, SpeculatorWeights, Weights};
-use forerun_draft::{DraftContext, Drafter, Masks, ParallelEagleDrafter};
+use forerun_core::Features;
+use forerun_cpu::{BlockHeadWeights, Isa, SpeculatorWeights, Weights};
+use forerun_draft::{Drafter, Masks, ParallelEagleDrafter};
 use forerun_formats::{
-    BlockConv, CandidateSelector, DraftBlock, Speculator, SpeculatorArchitecture, SpeculatorKind,
-    WeightType,
+    BlockConv, CandidateSelector, DraftBlock, SpeculatorArchitecture, SpeculatorKind, WeightType,
 };
 use forerun_lm::ForwardBlockHeads;
 use forerun_model::{BlockModel, Forward};
 use forerun_reference::ReferenceBlockHeads;
 use serde_json::json;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-const DRAFTERS: [&str; 9] = [
-    "speculators",
-    "speculators-sliding-causal",
-    "z-lab",
-    "z-lab-causal",
-    "z-lab-embedding-scale",
-    "z-lab-one-tap",
-    "z-lab-other-options",
-    "z-lab-scales",
-    "z-lab-sliding",
-];
+const DFLASH2: GoldenDrafters = GoldenDrafters {
+    folder: "dflash2",
+    names: &[
+        "speculators",
+        "speculators-sliding-causal",
+        "z-lab",
+        "z-lab-causal",
+        "z-lab-embedding-scale",
+        "z-lab-one-tap",
+        "z-lab-other-options",
+        "z-lab-scales",
+        "z-lab-sliding",
+    ],
+    open: draft_goldens::open,
+};
 
 const BLOCK: DraftBlock = DraftBlock { mask: 63, size: 6, predicts_after: false, causal: false };
-
-fn folder() -> PathBuf {
-    draft_goldens::folder("dflash2")
-}
-
-fn open(drafter: &str) -> Opened {
-    let target = Checkpoint::open(&folder().join("target")).unwrap();
-    let speculator = Speculator::open(&folder().join(drafter), &target).unwrap().unwrap();
-    let source = speculator.features().unwrap();
-    (target, speculator, source)
-}
 
 /// Returns the block of a golden drafter.
 fn block(drafter: &str) -> DraftBlock {
     DraftBlock { causal: drafter == "z-lab-causal", ..BLOCK }
-}
-
-fn cpu_heads(speculator: &Speculator, isa: Isa) -> CpuBlockHeads {
-    let heads = speculator.block_heads().unwrap().unwrap();
-    let weights = BlockHeadWeights::load(heads, speculator, WeightType::F32.into()).unwrap();
-    CpuBlockHeads::new(Arc::new(weights), Arc::new(Team::unpinned(2).unwrap().with_isa(isa)))
 }
 
 fn drafter_of<F: Forward>(
@@ -80,43 +58,20 @@ fn drafter_of<F: Forward>(
     ParallelEagleDrafter::new(BlockModel::new(device), masks).with_heads(Box::new(heads))
 }
 
-/// Drafts a chain of at most `length` tokens greedily.
-fn draft(
-    drafter: &mut impl Drafter,
-    (tokens, features): (&[TokenId], &Features),
-    length: usize,
-) -> Vec<TokenId> {
-    let sampling = Sampling::greedy();
-    let context = DraftContext {
-        sequence: SEQUENCE,
-        tokens,
-        prompt_len: 1,
-        sampling: &sampling,
-        randomness: &sampling.randomness,
-        shape: &DraftShape::Chain { length },
-        feedback: &TargetFeedback { features: features.clone(), last_draft: None },
-        cancel: &AtomicBool::new(false),
-        tokens_on_last_device: None,
-    };
-    let tokens = drafter.draft(&context).unwrap().tree.tokens().to_vec();
-    drafter.release(SEQUENCE);
-    tokens
-}
-
 fn draft_golden(drafter: &mut impl Drafter, golden: &Golden, features: &Features) -> Vec<TokenId> {
-    draft(drafter, (&golden.tokens(), features), BLOCK.size)
+    draft_chain(drafter, &golden.tokens(), features, BLOCK.size)
 }
 
 #[test]
 fn every_golden_folder_is_tested() {
-    draft_goldens::assert_all_tested(&folder(), &DRAFTERS);
+    DFLASH2.assert_all_are_named();
 }
 
 #[test]
 fn the_architecture_is_that_of_the_configuration() {
-    draft_goldens::assert_features(&folder(), &DRAFTERS, open);
-    for drafter in DRAFTERS {
-        let (_, speculator, _) = open(drafter);
+    DFLASH2.assert_features();
+    for drafter in DFLASH2.names {
+        let (_, speculator, _) = DFLASH2.open(drafter);
         assert_eq!(speculator.block(), Some(block(drafter)), "{drafter}");
         let kind = speculator.kind();
         assert_eq!(kind, SpeculatorKind::DFlash2, "{drafter}");
@@ -127,7 +82,7 @@ fn the_architecture_is_that_of_the_configuration() {
         else {
             panic!("a drafter of layers")
         };
-        let (conv, selector) = match drafter {
+        let (conv, selector) = match *drafter {
             "z-lab-sliding" => ((4, 1), (5, 6)),
             "z-lab-causal" => ((6, 16), (5, 6)),
             "z-lab-one-tap" => ((1, 4), (5, 67)),
@@ -139,7 +94,7 @@ fn the_architecture_is_that_of_the_configuration() {
         let selector = CandidateSelector { rank: selector.0, candidates: selector.1 };
         assert!(architecture.layers.iter().all(|layer| layer.block_conv == Some(conv)));
         assert_eq!(heads.selector, Some(selector), "{drafter}");
-        let has_scales = ["z-lab-scales", "z-lab-other-options"].contains(&drafter);
+        let has_scales = ["z-lab-scales", "z-lab-other-options"].contains(drafter);
         assert_eq!(architecture.logit_cap, has_scales.then_some(3.0), "{drafter}");
         assert_eq!(architecture.factors.logit_divisor == 2.5, has_scales, "{drafter}");
     }
@@ -147,15 +102,15 @@ fn the_architecture_is_that_of_the_configuration() {
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        let opened = open(drafter);
+    for drafter in DFLASH2.names {
+        let opened = DFLASH2.open(drafter);
         let [_, layers] = reference_models(&opened);
         let heads = opened.1.block_heads().unwrap().unwrap();
         let heads = ReferenceBlockHeads::load(heads, &opened.1, layers).unwrap();
         let (mut target, device) = on_reference(opened);
         let mut model = drafter_of(device, heads, drafter);
-        let folder = folder().join(drafter);
-        assert_drafts_with(&folder, &mut target, "the reference", |golden, features| {
+        let path = DFLASH2.path(drafter);
+        assert_drafts_with(&path, &mut target, "the reference", |golden, features| {
             draft_golden(&mut model, golden, features)
         });
     }
@@ -163,12 +118,13 @@ fn the_references_drafts_equal_those_of_the_peer() {
 
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        let speculator = open(drafter).1;
-        for ((mut target, device, name), isa) in on_cpu(open(drafter)).zip(Isa::available()) {
-            let mut model = drafter_of(device, cpu_heads(&speculator, isa), drafter);
-            let folder = folder().join(drafter);
-            assert_drafts_with(&folder, &mut target, &name, |golden, features| {
+    for drafter in DFLASH2.names {
+        let speculator = DFLASH2.open(drafter).1;
+        for (mut target, device, isa) in on_cpu(DFLASH2.open(drafter)) {
+            let heads = cpu_heads(&speculator, isa).unwrap();
+            let mut model = drafter_of(device, heads, drafter);
+            let path = DFLASH2.path(drafter);
+            assert_drafts_with(&path, &mut target, &isa.to_string(), |golden, features| {
                 draft_golden(&mut model, golden, features)
             });
         }
@@ -178,20 +134,20 @@ fn the_cpus_drafts_equal_those_of_the_peer() {
 /// A shorter draft is a prefix of a longer one, and after unverified tokens the block drafts fewer.
 #[test]
 fn drafts_have_the_asked_length_and_go_on_after_unverified_tokens() {
-    for drafter in DRAFTERS {
-        let (speculator, isa) = (open(drafter).1, Isa::best());
-        let mut opened = on_cpu(open(drafter)).zip(Isa::available());
-        let ((mut target, device, _), _) = opened.find(|(_, one)| *one == isa).unwrap();
-        let mut model = drafter_of(device, cpu_heads(&speculator, isa), drafter);
-        for golden in goldens(&folder().join(drafter)).prompts {
+    for drafter in DFLASH2.names {
+        let opened = DFLASH2.open(drafter);
+        let heads = cpu_heads(&opened.1, Isa::best()).unwrap();
+        let (mut target, device) = on_best_cpu(opened);
+        let mut model = drafter_of(device, heads, drafter);
+        for golden in goldens(&DFLASH2.path(drafter)).prompts {
             let features = draft_goldens::features(&mut target, &golden, drafter);
             let tokens = golden.tokens();
             for length in 1..BLOCK.size {
-                let drafted = draft(&mut model, (&tokens, &features), length);
+                let drafted = draft_chain(&mut model, &tokens, &features, length);
                 assert_eq!(drafted, golden.draft_ids[..length], "{drafter}");
             }
             let ahead = [&tokens[..], &golden.draft_ids[..2]].concat();
-            let drafted = draft(&mut model, (&ahead, &features), BLOCK.size);
+            let drafted = draft_chain(&mut model, &ahead, &features, BLOCK.size);
             assert_eq!(drafted.len(), golden.draft_ids.len() - 2, "{drafter}");
         }
     }
@@ -199,39 +155,31 @@ fn drafts_have_the_asked_length_and_go_on_after_unverified_tokens() {
 
 #[test]
 fn a_blocks_bits_do_not_depend_on_how_its_context_was_read() {
-    assert_bits_do_not_depend_on_passes(&folder(), &DRAFTERS, open);
+    DFLASH2.assert_bits_do_not_depend_on_passes(|one| masks(one.block().unwrap()), 1);
 }
 
 #[test]
 fn the_rows_of_causal_blocks_do_not_depend_on_later_masks() {
-    assert_only_causal_blocks_have_first_rows(&folder(), &DRAFTERS, open);
-}
-
-/// Opens a drafter whose configuration has another value.
-fn open_with(
-    drafter: &str,
-    path: &[&str],
-    value: serde_json::Value,
-) -> Result<Speculator, LoadError> {
-    let speculator = draft_goldens::open_with(&folder(), drafter, path, value)?;
-    speculator.architecture()?;
-    Ok(speculator)
+    DFLASH2.assert_only_causal_blocks_have_first_rows();
 }
 
 #[test]
 fn a_cap_of_0_is_none() {
     for path in [&["final_logit_softcapping"][..], &["dflash_config", "final_logit_softcapping"]] {
-        let uncapped = open_with("z-lab", path, json!(0)).unwrap();
-        assert_eq!(uncapped.architecture().unwrap(), open("z-lab").1.architecture().unwrap());
+        let uncapped = DFLASH2.open_with("z-lab", path, json!(0)).unwrap();
+        assert_eq!(
+            uncapped.architecture().unwrap(),
+            DFLASH2.open("z-lab").1.architecture().unwrap()
+        );
     }
 }
 
 #[test]
 fn options_may_be_in_both_places_if_they_agree() {
-    let expected = open("z-lab").1.architecture().unwrap();
+    let expected = DFLASH2.open("z-lab").1.architecture().unwrap();
     for (option, value) in [("block_size", json!(6)), ("selector_top_k", json!(6))] {
         for value in [value, json!(null)] {
-            let both = open_with("z-lab", &[option], value).unwrap();
+            let both = DFLASH2.open_with("z-lab", &[option], value).unwrap();
             assert_eq!(both.architecture().unwrap(), expected, "{option}");
             assert_eq!(both.block(), Some(BLOCK), "{option}");
         }
@@ -241,8 +189,8 @@ fn options_may_be_in_both_places_if_they_agree() {
 #[test]
 fn what_is_not_computed_is_refused_by_name() {
     const NESTED: &str = "dflash_config";
-    for (drafter, path, value) in [
-        ("z-lab", &["architectures"][..], json!(["DFlashDraftModel"])),
+    DFLASH2.assert_refused(&[
+        ("z-lab", &["architectures"], json!(["DFlashDraftModel"])),
         ("z-lab", &["model_type"], json!("llama")),
         ("z-lab", &["markov_rank"], json!(5)),
         ("z-lab", &[NESTED, "markov_rank"], json!(5)),
@@ -282,25 +230,21 @@ fn what_is_not_computed_is_refused_by_name() {
         ("speculators", &["draft_ffn_type"], json!("moe")),
         ("speculators", &["output_multiplier"], json!(0.5)),
         ("speculators", &["markov_rank"], json!(5)),
-    ] {
-        let error = open_with(drafter, path, value).err().unwrap().to_string();
-        let name = path.last().unwrap();
-        assert!(error.contains(name), "{error} names {name}");
-    }
+    ]);
 }
 
 /// Sizes that contradict the tensors.
 #[test]
 fn tensors_of_other_sizes_are_refused_by_name() {
     const NESTED: &str = "dflash_config";
-    let target = Checkpoint::open(&folder().join("target")).unwrap();
+    let target = Checkpoint::open(&DFLASH2.path("target")).unwrap();
     let target = Weights::load_as(&target, WeightType::F32).unwrap();
     for (option, value, tensor) in [
         ("conv_kernel_size", 3, "attention_conv.base_kernel"),
         ("conv_group_size", 8, "attention_conv.kernel_projection.weight"),
         ("selector_rank", 4, "candidate_selector."),
     ] {
-        let speculator = open_with("z-lab", &[NESTED, option], json!(value)).unwrap();
+        let speculator = DFLASH2.open_with("z-lab", &[NESTED, option], json!(value)).unwrap();
         let error = match option {
             "selector_rank" => {
                 let heads = speculator.block_heads().unwrap().unwrap();

@@ -4,56 +4,43 @@
 //! shows it. Also checks where confidences end a draft, and that what is not understood is refused
 //! by name.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::draft_goldens::{
-    self, Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference,
-    reference_models,
+    self, Golden, GoldenDrafters, SEQUENCE, assert_drafts_with, best, cpu_heads, draft_chain,
+    goldens, on_best_cpu, on_cpu, on_reference, reference_models,
 };
 use forerun::checkpoint::{Checkpoint, LoadError};
-use forerun::cpu::Team;
 use forerun::{DrafterKind, TokenId};
-use forerun_core::{DraftShape, Features, Sampling, TargetFeedback, TokenTree};
-use forerun_cpu::{BlockHeadWeights, CpuBlockHeads, Isa};
-use forerun_draft::{DraftContext, Drafter, Masks, ParallelEagleDrafter};
+use forerun_core::{Features, TokenTree};
+use forerun_cpu::{BlockHeadWeights, Isa};
+use forerun_draft::{Masks, ParallelEagleDrafter};
 use forerun_formats::{DraftBlock, Speculator, SpeculatorKind, WeightType};
 use forerun_lm::{BlockPosition, ForwardBlockHeads, ForwardRequest, LanguageModel};
 use forerun_model::{BlockModel, Forward};
 use forerun_reference::ReferenceBlockHeads;
 use serde_json::json;
 use std::fs;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-const DRAFTERS: [&str; 9] = [
-    "authors",
-    "authors-gated",
-    "authors-rnn",
-    "speculators",
-    "speculators-gated-sliding",
-    "speculators-in-place",
-    "speculators-in-place-rnn",
-    "speculators-no-heads",
-    "speculators-no-markov",
-];
+const DSPARK: GoldenDrafters = GoldenDrafters {
+    folder: "dspark",
+    names: &[
+        "authors",
+        "authors-gated",
+        "authors-rnn",
+        "speculators",
+        "speculators-gated-sliding",
+        "speculators-in-place",
+        "speculators-in-place-rnn",
+        "speculators-no-heads",
+        "speculators-no-markov",
+    ],
+    open: draft_goldens::open,
+};
 
 /// The tolerance of confidences.
 const TOLERANCE: f32 = 1e-4;
 
 /// The least probability with which the target must accept all tokens of a draft.
 const MIN_SURVIVAL: f32 = 0.1;
-
-fn folder() -> PathBuf {
-    draft_goldens::folder("dspark")
-}
-
-fn open(drafter: &str) -> Opened {
-    let target = Checkpoint::open(&folder().join("target")).unwrap();
-    let speculator = Speculator::open(&folder().join(drafter), &target).unwrap().unwrap();
-    let source = speculator.features().unwrap();
-    (target, speculator, source)
-}
 
 /// The block of a golden drafter.
 fn block(drafter: &str) -> DraftBlock {
@@ -102,25 +89,18 @@ fn draft<F: Forward>(
     drafted
 }
 
-fn cpu_heads(speculator: &Speculator, isa: Isa) -> Option<CpuBlockHeads> {
-    let heads = speculator.block_heads().unwrap()?;
-    let weights = BlockHeadWeights::load(heads, speculator, WeightType::F32.into()).unwrap();
-    let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
-    Some(CpuBlockHeads::new(Arc::new(weights), team))
-}
-
 #[test]
 fn every_golden_folder_is_tested() {
-    draft_goldens::assert_all_tested(&folder(), &DRAFTERS);
+    DSPARK.assert_all_are_named();
 }
 
 #[test]
 fn the_block_and_the_features_are_those_of_the_configuration() {
-    draft_goldens::assert_features(&folder(), &DRAFTERS, open);
-    for drafter in DRAFTERS {
-        let (_, speculator, _) = open(drafter);
+    DSPARK.assert_features();
+    for drafter in DSPARK.names {
+        let (_, speculator, _) = DSPARK.open(drafter);
         assert_eq!(speculator.block(), Some(block(drafter)), "{drafter}");
-        let expected = match drafter {
+        let expected = match *drafter {
             "speculators-no-heads" => (SpeculatorKind::DFlash, DrafterKind::DFlash),
             _ => (SpeculatorKind::DSpark, DrafterKind::DSpark),
         };
@@ -131,34 +111,31 @@ fn the_block_and_the_features_are_those_of_the_configuration() {
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        let opened = open(drafter);
+    for drafter in DSPARK.names {
+        let opened = DSPARK.open(drafter);
         let [_, layers] = reference_models(&opened);
         let heads = opened.1.block_heads().unwrap();
         let mut heads =
             heads.map(|heads| ReferenceBlockHeads::load(heads, &opened.1, layers).unwrap());
         let (mut target, device) = on_reference(opened);
         let mut model = BlockModel::new(device);
-        assert_drafts_with(
-            &folder().join(drafter),
-            &mut target,
-            "the reference",
-            |one, features| {
-                let heads = heads.as_mut().map(|heads| heads as &mut dyn ForwardBlockHeads);
-                draft((&mut model, heads), (one, features), block(drafter))
-            },
-        );
+        let path = DSPARK.path(drafter);
+        assert_drafts_with(&path, &mut target, "the reference", |one, features| {
+            let heads = heads.as_mut().map(|heads| heads as &mut dyn ForwardBlockHeads);
+            draft((&mut model, heads), (one, features), block(drafter))
+        });
     }
 }
 
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        let speculator = open(drafter).1;
-        for ((mut target, device, name), isa) in on_cpu(open(drafter)).zip(Isa::available()) {
+    for drafter in DSPARK.names {
+        let speculator = DSPARK.open(drafter).1;
+        for (mut target, device, isa) in on_cpu(DSPARK.open(drafter)) {
             let mut heads = cpu_heads(&speculator, isa);
             let mut model = BlockModel::new(device);
-            assert_drafts_with(&folder().join(drafter), &mut target, &name, |one, features| {
+            let path = DSPARK.path(drafter);
+            assert_drafts_with(&path, &mut target, &isa.to_string(), |one, features| {
                 let heads = heads.as_mut().map(|heads| heads as &mut dyn ForwardBlockHeads);
                 draft((&mut model, heads), (one, features), block(drafter))
             });
@@ -171,38 +148,23 @@ fn the_cpus_drafts_equal_those_of_the_peer() {
 #[test]
 fn confidences_end_drafts() {
     let [mut whole, mut cut] = [0; 2];
-    for drafter in DRAFTERS {
-        let (speculator, isa) = (open(drafter).1, Isa::best());
-        let (mut target, device, _) =
-            on_cpu(open(drafter)).zip(Isa::available()).find(|(_, one)| *one == isa).unwrap().0;
+    for drafter in DSPARK.names {
+        let opened = DSPARK.open(drafter);
+        let heads = cpu_heads(&opened.1, Isa::best());
+        let (mut target, device) = on_best_cpu(opened);
         let DraftBlock { mask, size, predicts_after, .. } = block(drafter);
         let masks = match predicts_after {
             true => Masks::AnchoredBlock { mask, size },
             false => Masks::Block { mask, size },
         };
         let mut drafts = ParallelEagleDrafter::new(BlockModel::new(device), masks);
-        if let Some(heads) = cpu_heads(&speculator, isa) {
+        if let Some(heads) = heads {
             drafts = drafts.with_heads(Box::new(heads));
         }
-        for golden in goldens(&folder().join(drafter)).prompts {
+        for golden in goldens(&DSPARK.path(drafter)).prompts {
             let features = draft_goldens::features(&mut target, &golden, drafter);
-            let mut draft_after = |tokens: &[TokenId]| {
-                let sampling = Sampling::greedy();
-                let context = DraftContext {
-                    sequence: SEQUENCE,
-                    tokens,
-                    prompt_len: 1,
-                    sampling: &sampling,
-                    randomness: &sampling.randomness,
-                    shape: &DraftShape::Chain { length: size },
-                    feedback: &TargetFeedback { features: features.clone(), last_draft: None },
-                    cancel: &AtomicBool::new(false),
-                    tokens_on_last_device: None,
-                };
-                let tokens = drafts.draft(&context).unwrap().tree.tokens().to_vec();
-                drafts.release(SEQUENCE);
-                tokens
-            };
+            let mut draft_after =
+                |tokens: &[TokenId]| draft_chain(&mut drafts, tokens, &features, size);
             let mut survival = 1.0;
             let survives = |confidence: &&f32| {
                 survival *= **confidence;
@@ -223,17 +185,6 @@ fn confidences_end_drafts() {
     assert!(whole > 3 && cut > 3, "{whole} whole drafts, {cut} cut ones");
 }
 
-/// Opens a drafter whose configuration has another value.
-fn open_with(
-    drafter: &str,
-    path: &[&str],
-    value: serde_json::Value,
-) -> Result<Speculator, LoadError> {
-    let speculator = draft_goldens::open_with(&folder(), drafter, path, value)?;
-    speculator.architecture()?;
-    Ok(speculator)
-}
-
 #[test]
 fn what_the_tensors_say_may_be_left_out() {
     for (drafter, option) in [
@@ -244,15 +195,15 @@ fn what_the_tensors_say_may_be_left_out() {
         ("authors", "num_anchors"),
         ("speculators-no-markov", "markov_rank"),
     ] {
-        let changed = open_with(drafter, &[option], json!(null)).unwrap();
-        assert_eq!(changed.block_heads().unwrap(), open(drafter).1.block_heads().unwrap());
+        let changed = DSPARK.open_with(drafter, &[option], json!(null)).unwrap();
+        assert_eq!(changed.block_heads().unwrap(), DSPARK.open(drafter).1.block_heads().unwrap());
     }
 }
 
 #[test]
 fn what_is_not_computed_is_refused_by_name() {
-    for (drafter, path, value) in [
-        ("authors", &["architectures"][..], json!(["Gemma4DSparkModel"])),
+    DSPARK.assert_refused(&[
+        ("authors", &["architectures"], json!(["Gemma4DSparkModel"])),
         ("authors", &["architectures"], json!(["DSparkDraftModel"])),
         ("authors", &["architectures"], json!([])),
         ("authors", &["architectures"], json!(null)),
@@ -285,17 +236,13 @@ fn what_is_not_computed_is_refused_by_name() {
         ("speculators", &["draft_vocab_size"], json!(40)),
         ("speculators-no-heads", &["markov_rank"], json!(5)),
         ("speculators-no-heads", &["enable_confidence_head"], json!(true)),
-    ] {
-        let error = open_with(drafter, path, value).err().unwrap().to_string();
-        let name = path.last().unwrap();
-        assert!(error.contains(name), "{error} names {name}");
-    }
+    ]);
     let layers = json!(["sliding_attention", "full_attention"]);
-    open_with("authors", &["layer_types"], layers).err().unwrap();
+    DSPARK.open_with("authors", &["layer_types"], layers).err().unwrap();
     // A kind of head whose tensors are not stored, and one with tensors that the kind does not
     // have.
     for (drafter, kind) in [("authors", "rnn"), ("authors-rnn", "vanilla")] {
-        let Ok(speculator) = open_with(drafter, &["markov_head_type"], json!(kind)) else {
+        let Ok(speculator) = DSPARK.open_with(drafter, &["markov_head_type"], json!(kind)) else {
             continue;
         };
         let heads = speculator.block_heads().unwrap().unwrap();
@@ -304,14 +251,15 @@ fn what_is_not_computed_is_refused_by_name() {
     }
     // Nothing says what a row predicts.
     let path = ["speculators_config", "proposal_methods"];
-    let error = open_with("speculators-in-place", &path, json!([])).err().unwrap().to_string();
+    let error =
+        DSPARK.open_with("speculators-in-place", &path, json!([])).err().unwrap().to_string();
     assert!(error.contains("sample_from_anchor"), "{error}");
 }
 
 /// Writes a checkpoint of empty tensors, whose sizes need no data, and opens it.
 fn open_empty(tensors: &[(&str, [u64; 2])]) -> Result<Option<Speculator>, LoadError> {
     let hostile = tempfile::tempdir().unwrap();
-    let source = folder().join("authors").join("config.json");
+    let source = DSPARK.path("authors").join("config.json");
     fs::copy(source, hostile.path().join("config.json")).unwrap();
     let tensor = |(name, shape): &(&str, [u64; 2])| {
         let value = json!({"dtype": "F32", "shape": shape, "data_offsets": [0, 0]});
@@ -320,7 +268,7 @@ fn open_empty(tensors: &[(&str, [u64; 2])]) -> Result<Option<Speculator>, LoadEr
     let header = serde_json::Value::Object(tensors.iter().map(tensor).collect()).to_string();
     let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
     fs::write(hostile.path().join("model.safetensors"), bytes).unwrap();
-    let target = Checkpoint::open(&folder().join("target")).unwrap();
+    let target = Checkpoint::open(&DSPARK.path("target")).unwrap();
     let speculator = Speculator::open(hostile.path(), &target)?;
     if let Some(speculator) = &speculator {
         speculator.architecture()?;
@@ -361,11 +309,11 @@ fn what_damaged_configurations_say_is_an_error_or_a_drafter() {
     ];
     let mut opened = 0;
     for drafter in ["authors-rnn", "speculators-in-place-rnn"] {
-        let text = fs::read_to_string(folder().join(drafter).join("config.json")).unwrap();
+        let text = fs::read_to_string(DSPARK.path(drafter).join("config.json")).unwrap();
         let config: serde_json::Value = serde_json::from_str(&text).unwrap();
         for name in config.as_object().unwrap().keys() {
             for value in &values {
-                if let Ok(speculator) = open_with(drafter, &[name.as_str()], value.clone()) {
+                if let Ok(speculator) = DSPARK.open_with(drafter, &[name.as_str()], value.clone()) {
                     let heads = speculator.block_heads().unwrap();
                     // Tensors of another shape are errors, too.
                     let load = |h| BlockHeadWeights::load(h, &speculator, WeightType::F32.into());

@@ -1,7 +1,5 @@
 //! The embedding example runs unchanged, and is at most 20 lines long.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::process::Command;
 
 /// Returns a command that runs the example: the program that the test run has built, or cargo if

@@ -1,8 +1,6 @@
 //! Answers end at every position of a round: at the first token, inside an accepted draft, at the
 //! correction, at the bonus token. Nothing after the end is returned or counted.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::Pair;
 use forerun::trace::SpanKind;
 use forerun::{

@@ -6,8 +6,6 @@
 //! configurations in the format of version 5 or of earlier versions. The peer widens all weights to
 //! f32 and computes in f32, so weights are f32 here, too.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common;
 use forerun::checkpoint::{BlockType, Checkpoint, Config, RopeScaling};
 use forerun::cpu::{Team, Weights};
@@ -175,8 +173,7 @@ fn goldens(family: &str) -> Vec<Golden> {
     let step = |(step, row): (&String, &Value)| {
         (step.parse().unwrap(), serde_json::from_value(row.clone()).unwrap())
     };
-    let prompts = golden["prompts"].as_array().unwrap().iter();
-    let prompts = prompts.map(|record| Golden {
+    let prompts = golden["prompts"].as_array().unwrap().iter().map(|record| Golden {
         prompt: ids(&record["prompt_ids"]),
         generated: ids(&record["generated_ids"]),
         logits: record["logits"].as_object().unwrap().iter().map(step).collect(),

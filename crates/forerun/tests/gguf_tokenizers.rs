@@ -1,8 +1,6 @@
 //! Tokenizers within GGUF files: they encode every text as the `tokenizer.json` that they were made
 //! from.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common;
 use forerun::checkpoint::{Checkpoint, Config, export_gguf};
 use forerun::text::{TextStream, Tokenizer};

@@ -1,8 +1,6 @@
 //! Greedy texts and tokens of the real checkpoints equal those of an independent implementation:
 //! Hugging Face transformers (`scripts/goldens`).
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common;
 use forerun::checkpoint::Checkpoint;
 use forerun::text::{TextStream, Tokenizer};

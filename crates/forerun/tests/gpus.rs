@@ -6,8 +6,6 @@
 //! with `FORERUN_CASES` (`just gpu`).
 
 #![cfg(feature = "gpu")]
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::Pair;
 use forerun::gpu::GpuDevice;
 use forerun::{

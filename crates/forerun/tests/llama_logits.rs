@@ -8,8 +8,6 @@
 //! flash attention, and on the type of its cache. The distances between its own ways are the
 //! measure for ours.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::report;
 use forerun::checkpoint::{BlockType, Checkpoint, Config, Family, Mix, RopeScaling, export_gguf};
 use forerun::cpu::{Team, Weights};

@@ -1,7 +1,5 @@
 //! A loader reports progress, can be cancelled, and shares weights between engines.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun::{Forerun, ForerunError, Loader, Options, Plan, RandomPair, Request, Step};
 use std::ops::ControlFlow;
 

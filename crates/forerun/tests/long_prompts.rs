@@ -1,7 +1,5 @@
 //! Prompts that are far too long are refused early: neither time nor memory grows with them.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun::{
     Canceller, Chat, ChatError, ChatTemplate, Forerun, ForerunError, Options, Plan, RandomPair,
     Request,

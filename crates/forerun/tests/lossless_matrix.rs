@@ -9,19 +9,23 @@
 //! `FORERUN_CASES` sets the number of prompts (`just lossless` uses 120), and `FORERUN_CASE_SEED`
 //! the first one. Without the number, each cell runs a sample of the texts.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+mod cells;
+mod requests;
 
 use crate::common::{self, Pair};
+use cells::{
+    Cell, ExtraDrafter, cell, cells, cells_on_tokens, easyspec_cells, models_of, speculative_cells,
+    speculator_cells, with_few_texts,
+};
 use forerun::checkpoint::{Checkpoint, Config, Family};
 use forerun::cpu::Isa;
 use forerun::draft::{DraftContext, Drafter, DrafterEntry, DrafterTraits, EasySpec, ModelError};
 use forerun::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry, Need};
 use forerun::placement::available_cores;
-use forerun::text::GrammarKind;
 use forerun::{
-    AdditionalDrafter, Answer, CacheType, CalibrationPolicy, Canceller, DraftTokens, DrafterKind,
-    Finish, Forerun, Grammar, LayerStrategy, Lookup, Method, Options, PearlOptions, Plan, Request,
-    SamplingOptions, Statistics, TokenId, TokenLogprob, Tree, Verification, VerificationChoice,
+    AdditionalDrafter, Answer, CacheType, Canceller, DraftTokens, DrafterKind, Finish, Forerun,
+    LayerStrategy, Lookup, Method, Options, Plan, Request, Statistics, TokenId, TokenLogprob, Tree,
+    Verification,
 };
 use forerun_core::testing::env_number;
 use forerun_core::{
@@ -29,237 +33,17 @@ use forerun_core::{
     reference as sampling_reference,
 };
 use forerun_decode::{
-    AUTO_IN_TURNS, Autoregressive, DecodeError, Decoder, DraftLength, Sequence, Speculative,
+    Autoregressive, DecodeError, Decoder, DraftLength, Sequence, Speculative,
     SpeculativeDraftLength,
 };
 use forerun_formats::ModelTypes;
 use forerun_formats::checkpoint::random::example_families;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use forerun_reference::ReferenceModel;
+use requests::{forced_requests, requests};
 use std::env;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-
-/// One combination of options.
-struct Cell {
-    method: Method,
-    drafter: DrafterKind,
-    /// The additional drafters.
-    additional: &'static [ExtraDrafter],
-    lookup: Lookup,
-    draft_tokens: DraftTokens,
-    tree: Tree,
-    pearl: PearlOptions,
-    easyspec: Option<EasySpec>,
-    /// The draft model, if it is not the pair's drafter.
-    draft_model: Option<PathBuf>,
-    /// The number of draft positions that must each have a rejection.
-    must_reject: usize,
-    /// The number of draft positions that must each have an accepted token.
-    must_accept: usize,
-}
-
-/// A drafter in addition to the first one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum ExtraDrafter {
-    /// The pair's drafter.
-    Drafter,
-    /// The target itself, which is always right.
-    Target,
-    PromptLookup,
-    /// The drafter of [`REPEAT`].
-    Own,
-}
-
-/// Returns the whole matrix except autoregressive decoding, with which everything is compared. It
-/// has all drafters of the registry that need no model.
-fn cells() -> Vec<Cell> {
-    let on_tokens = DrafterKind::all().filter(|kind| kind.is_on_tokens()).flat_map(cells_on_tokens);
-    let of_model = speculative_cells(DrafterKind::Model).into_iter();
-    let with_lookups = lookup_cells(DrafterKind::Model).into_iter();
-    of_model
-        .chain(with_lookups)
-        .chain(on_tokens)
-        .chain(feedback_cells())
-        .chain(parallel_cells())
-        .collect()
-}
-
-/// Returns the cells of a drafter some of whose drafts are replaced by lookups.
-fn lookup_cells(drafter: DrafterKind) -> Vec<Cell> {
-    use DraftTokens::{Assisted, Auto, Fixed};
-    let top = Tree::Top { width: 4, depth: Some(4), budget: Some(9) };
-    let all = [
-        (Method::Speculative, Lookup::Suffix, Fixed(1), Tree::None),
-        (Method::Speculative, Lookup::Suffix, Fixed(4), Tree::None),
-        (Method::Speculative, Lookup::Suffix, Assisted, Tree::None),
-        (Method::Speculative, Lookup::Suffix, Auto, Tree::None),
-        (Method::Speculative, Lookup::Suffix, Fixed(4), top),
-        (Method::Speculative, Lookup::Suffix, Auto, Tree::Auto),
-        (Method::Speculative, Lookup::Suffix, Fixed(1), Tree::Sampled { branching: vec![3, 2] }),
-        (Method::Ssd, Lookup::Suffix, Fixed(3), Tree::None),
-        (Method::Ssd, Lookup::Suffix, Auto, Tree::None),
-    ];
-    let cell = |(method, lookup, draft_tokens, tree)| Cell {
-        lookup,
-        draft_tokens,
-        tree,
-        must_reject: usize::from(draft_tokens != Auto),
-        ..cell(method, drafter)
-    };
-    all.into_iter().map(cell).collect()
-}
-
-/// Returns the cells of a drafter without a model, with all methods that offer what it needs.
-fn cells_on_tokens(drafter: DrafterKind) -> Vec<Cell> {
-    if !drafter.traits().needs.is_empty() {
-        let lengths = [DraftTokens::Fixed(1), DraftTokens::Fixed(10), DraftTokens::Auto];
-        let cell = |(draft_tokens, must_reject)| Cell {
-            draft_tokens,
-            must_reject,
-            ..cell(Method::Speculative, drafter)
-        };
-        return lengths.into_iter().zip([1, 2, 0]).map(cell).collect();
-    }
-    let in_parallel = |method, count, pearl: &str, must_reject| Cell {
-        draft_tokens: DraftTokens::Fixed(count),
-        pearl: pearl.parse().unwrap(),
-        must_reject,
-        ..cell(method, drafter)
-    };
-    let mut cells = speculative_cells(drafter);
-    cells.extend([
-        in_parallel(Method::Pearl, 4, "eager", 1),
-        in_parallel(Method::Pearl, 3, "paper", 1),
-        // DSI does not wait for late drafters.
-        in_parallel(Method::Dsi, 3, "eager", 0),
-        in_parallel(Method::Ssd, 3, "eager", 1),
-        in_parallel(auto_in_turns(), 3, "eager", 0),
-    ]);
-    cells
-}
-
-/// Returns `auto` with all of its methods in turn: in so short texts, the fastest one would decode
-/// most.
-fn auto_in_turns() -> Method {
-    Method::new(&AUTO_IN_TURNS)
-}
-
-/// Returns a cell with default options.
-fn cell(method: Method, drafter: DrafterKind) -> Cell {
-    Cell {
-        method,
-        drafter,
-        additional: &[],
-        lookup: Lookup::None,
-        draft_tokens: DraftTokens::Auto,
-        tree: Tree::None,
-        pearl: PearlOptions::default(),
-        easyspec: None,
-        draft_model: None,
-        must_reject: 0,
-        must_accept: 0,
-    }
-}
-
-/// Returns the cells of chains and trees of a drafter that verifies them in turn with drafting.
-fn speculative_cells(drafter: DrafterKind) -> Vec<Cell> {
-    let trees = [
-        (DraftTokens::Fixed(1), Tree::None, 1),
-        (DraftTokens::Fixed(4), Tree::None, 4),
-        (DraftTokens::Auto, Tree::None, 0),
-        (DraftTokens::Auto, Tree::Top { width: 3, depth: Some(3), budget: None }, 0),
-        (DraftTokens::Auto, Tree::Auto, 0),
-        (DraftTokens::Fixed(3), Tree::Auto, 0),
-        (DraftTokens::Fixed(4), Tree::Ranked { nodes: 9 }, 2),
-        (DraftTokens::Fixed(3), Tree::Top { width: 4, depth: None, budget: None }, 3),
-        (DraftTokens::Fixed(4), Tree::Top { width: 4, depth: None, budget: Some(9) }, 2),
-        (DraftTokens::Fixed(1), Tree::Sampled { branching: vec![3, 2, 1] }, 3),
-    ];
-    let cell = |(draft_tokens, tree, must_reject): (_, _, usize)| {
-        // A drafter that is never right has no rejections at later positions.
-        let is_often_right =
-            [DrafterKind::Model, DrafterKind::PromptLookup, DrafterKind::Suffix].contains(&drafter);
-        let must_reject = if is_often_right { must_reject } else { must_reject.min(1) };
-        Cell { draft_tokens, tree, must_reject, ..cell(Method::Speculative, drafter) }
-    };
-    trees.into_iter().map(cell).collect()
-}
-
-/// Returns the cells of assisted draft lengths and Ouroboros.
-fn feedback_cells() -> impl Iterator<Item = Cell> {
-    use DraftTokens::{Assisted, Auto, Fixed};
-    const OUROBOROS: DrafterKind = DrafterKind::Ouroboros;
-    let cell = |(drafter, draft_tokens, tree, must_reject)| Cell {
-        draft_tokens,
-        tree,
-        must_reject,
-        ..cell(Method::Speculative, drafter)
-    };
-    let all = [
-        (DrafterKind::Model, Assisted, Tree::None, 1),
-        (DrafterKind::PromptLookup, Assisted, Tree::None, 1),
-        (OUROBOROS, Fixed(1), Tree::None, 1),
-        (OUROBOROS, Fixed(4), Tree::None, 4),
-        (OUROBOROS, Auto, Tree::None, 0),
-        (OUROBOROS, Assisted, Tree::None, 1),
-        (OUROBOROS, Fixed(3), Tree::Top { width: 4, depth: None, budget: Some(9) }, 1),
-        (OUROBOROS, Fixed(1), Tree::Sampled { branching: vec![2, 1, 1, 1, 1, 1] }, 1),
-    ];
-    all.into_iter().map(cell)
-}
-
-/// Returns the cells of PEARL and DSI, in every variant, and of methods that choose between
-/// drafters.
-fn parallel_cells() -> impl Iterator<Item = Cell> {
-    use DraftTokens::{Auto, Fixed};
-    const MODEL: DrafterKind = DrafterKind::Model;
-    let pearl = |drafter, draft_tokens, options: &str, must_reject| Cell {
-        draft_tokens,
-        pearl: options.parse().unwrap(),
-        must_reject,
-        ..cell(Method::Pearl, drafter)
-    };
-    // Whether the token of a late drafter is tested at all depends on timing. Rejections in every
-    // order are tested by `exact_distribution` and by the runtime's `parallel_fuzz.rs`.
-    let dsi = |drafter, draft_tokens| Cell {
-        method: Method::Dsi,
-        ..pearl(drafter, draft_tokens, "eager", 0)
-    };
-    [
-        pearl(MODEL, Fixed(1), "eager", 1),
-        pearl(MODEL, Fixed(4), "eager", 1),
-        pearl(MODEL, Auto, "eager", 0),
-        pearl(MODEL, Fixed(3), "paper", 3),
-        pearl(MODEL, Auto, "paper", 0),
-        pearl(MODEL, Fixed(3), "paper,no-pre-verify", 3),
-        pearl(MODEL, Fixed(3), "paper,no-post-verify", 2),
-        pearl(MODEL, Fixed(2), "eager,no-pre-verify,no-post-verify", 2),
-        Cell { method: Method::Ssd, ..pearl(MODEL, Fixed(1), "eager", 1) },
-        Cell { method: Method::Ssd, ..pearl(MODEL, Fixed(4), "eager", 4) },
-        Cell { method: Method::Ssd, ..pearl(MODEL, Auto, "eager", 0) },
-        dsi(MODEL, Fixed(1)),
-        dsi(MODEL, Fixed(3)),
-        dsi(MODEL, Auto),
-        Cell { additional: &[ExtraDrafter::PromptLookup], ..dsi(MODEL, Fixed(3)) },
-        Cell { additional: &[ExtraDrafter::Target], ..dsi(MODEL, Fixed(2)) },
-        Cell {
-            additional: &[ExtraDrafter::Drafter, ExtraDrafter::Target],
-            ..dsi(DrafterKind::PromptLookup, Auto)
-        },
-        Cell { additional: &[ExtraDrafter::Target], ..pearl(MODEL, Auto, "eager", 0) },
-        cell(Method::Auto, MODEL),
-        Cell { draft_tokens: Fixed(3), ..cell(auto_in_turns(), MODEL) },
-        Cell { additional: &[ExtraDrafter::PromptLookup], ..cell(Method::Auto, MODEL) },
-        Cell { additional: &[ExtraDrafter::PromptLookup], ..cell(Method::Speculative, MODEL) },
-        Cell {
-            additional: &[ExtraDrafter::Drafter, ExtraDrafter::Target],
-            draft_tokens: Fixed(3),
-            ..cell(Method::Speculative, DrafterKind::PromptLookup)
-        },
-    ]
-    .into_iter()
-}
 
 /// Returns one of several placements, so that one and two threads, one and two devices, and up to
 /// three replicas all occur.
@@ -303,137 +87,6 @@ struct Case {
     is_forced: bool,
     expected: Vec<TokenId>,
     logprobs: Option<Vec<TokenLogprob>>,
-}
-
-/// Returns requests with all temperatures and filters, and with a third of the other options. Every
-/// second prompt requests log-probabilities.
-fn requests(number: usize) -> Vec<Request> {
-    let seed = number as u64;
-    let logprobs = number.is_multiple_of(2).then_some(3);
-    let base = Request { max_tokens: TOKENS, ignore_eos: true, logprobs, ..Request::default() };
-    let coupled = |temperature, top_k, top_p| Request {
-        sampling: SamplingOptions { temperature, top_k, top_p, ..base.sampling.clone() },
-        seed: Some(seed),
-        verification: VerificationChoice::Always(Verification::Coupled),
-        ..base.clone()
-    };
-    let filters = [
-        base.clone(),
-        coupled(0.3, 0, 1.0),
-        coupled(0.8, 20, 1.0),
-        coupled(1.0, 0, 0.9),
-        coupled(1.5, 0, 1.0),
-    ];
-    let mut others = vec![Request {
-        sampling: SamplingOptions { min_p: 0.08, ..coupled(1.0, 0, 1.0).sampling },
-        ..coupled(1.0, 0, 1.0)
-    }];
-    for warm in [base.clone(), coupled(0.9, 0, 1.0)] {
-        let logit_bias = [(10, 2.5), (101, 3.0), (97, -100.0)].into();
-        others.extend([
-            Request {
-                sampling: SamplingOptions { repetition_penalty: 1.3, ..warm.sampling.clone() },
-                ..warm.clone()
-            },
-            Request {
-                sampling: SamplingOptions { frequency_penalty: 0.8, ..warm.sampling.clone() },
-                ..warm.clone()
-            },
-            Request {
-                sampling: SamplingOptions { presence_penalty: 1.5, ..warm.sampling.clone() },
-                ..warm.clone()
-            },
-            // Negative penalties make the text repetitive, as prompt lookup needs.
-            Request {
-                sampling: SamplingOptions {
-                    frequency_penalty: -0.2,
-                    presence_penalty: -0.6,
-                    ..warm.sampling.clone()
-                },
-                ..warm.clone()
-            },
-            Request { sampling: SamplingOptions { logit_bias, ..warm.sampling.clone() }, ..warm },
-        ]);
-    }
-    for warm in [base.clone(), coupled(1.1, 40, 0.95)] {
-        others.push(Request {
-            sampling: SamplingOptions {
-                min_p: 0.02,
-                repetition_penalty: 1.15,
-                frequency_penalty: 0.3,
-                presence_penalty: 0.4,
-                logit_bias: [(110, 1.5), (32, -1.0)].into(),
-                ..warm.sampling.clone()
-            },
-            ..warm
-        });
-    }
-    // Texts that end, and texts that are cut off.
-    let word = r"(\w{1,9}[ ,]){1,6}\w+[.!]";
-    let list = "root ::= item (\",\" item)*\nitem ::= [a-f0-9]+ | \"(\" root \")\" | [^a-z]";
-    let schema = r#"{"type":"object","properties":{"id":{"type":"integer"},"name":{"type":"string",
-        "maxLength":6},"tags":{"type":"array","items":{"enum":["a","bc"]}}},"required":["id","name"]}"#;
-    let schema = Grammar::new(GrammarKind::JsonSchema, schema);
-    for (warm, grammar) in [
-        (base.clone(), schema.clone()),
-        (coupled(1.0, 0, 1.0), schema),
-        (coupled(0.9, 0, 0.95), Grammar::regex(word)),
-        (coupled(1.2, 0, 1.0), Grammar::gbnf(list)),
-        (base.clone(), Grammar::gbnf(list)),
-        (coupled(1.0, 30, 1.0), Grammar::json_object()),
-    ] {
-        let mut sampling = warm.sampling.clone();
-        // Quotes and brackets, so that some texts are complete.
-        sampling.logit_bias = [(34, 2.0), (93, 1.0), (125, 2.0), (44, 1.0)].into();
-        sampling.frequency_penalty = 0.3;
-        others.push(Request { grammar: Some(grammar), ignore_eos: false, sampling, ..warm });
-    }
-    let others = others.into_iter().skip(number % 3).step_by(3);
-    filters.into_iter().chain(others).collect()
-}
-
-/// Returns requests whose grammars determine runs of tokens, from the start or after tokens that
-/// the model chooses. Biases and penalties are for or against these tokens.
-fn forced_requests(number: usize) -> Vec<Request> {
-    let schema = serde_json::json!({
-        "type": "object",
-        "properties": {
-            "kind": {"enum": ["weather", "wind"]},
-            "temperature": {"type": "integer"},
-            "unit": {"const": "celsius"},
-        },
-        "required": ["kind", "temperature", "unit"],
-        "additionalProperties": false,
-    });
-    let grammars = [Grammar::regex("(abc)+"), Grammar::json_schema(&schema)];
-    let options = [
-        SamplingOptions::default(),
-        SamplingOptions { temperature: 1.0, ..SamplingOptions::default() },
-        SamplingOptions {
-            temperature: 0.9,
-            repetition_penalty: 1.4,
-            frequency_penalty: 0.8,
-            logit_bias: [(98, -20.0), (99, -100.0), (101, 5.0)].into(),
-            ..SamplingOptions::default()
-        },
-        SamplingOptions {
-            presence_penalty: -0.6,
-            logit_bias: [(97, 10.0), (116, -100.0)].into(),
-            ..SamplingOptions::default()
-        },
-    ];
-    let all = grammars.iter().flat_map(|grammar| options.iter().map(move |of| (grammar, of)));
-    let request = |(grammar, sampling): (&Grammar, &SamplingOptions)| Request {
-        max_tokens: TOKENS,
-        grammar: Some(grammar.clone()),
-        sampling: sampling.clone(),
-        seed: Some(number as u64),
-        logprobs: number.is_multiple_of(2).then_some(3),
-        verification: VerificationChoice::Always(Verification::Coupled),
-        ..Request::default()
-    };
-    // Two prompts have all of them.
-    all.skip(number % 2).step_by(2).map(request).collect()
 }
 
 fn sampling(engine: &Forerun, request: &Request) -> Sampling {
@@ -525,13 +178,6 @@ fn check_logprobs(reported: &TokenLogprob, token: TokenId, row: &[f32], request:
     assert!(reported.top.iter().all(|top| top.1 >= least));
 }
 
-/// Counts a cell's drafters that are models.
-fn models_of(cell: &Cell) -> usize {
-    let on_tokens = [ExtraDrafter::PromptLookup, ExtraDrafter::Own];
-    let additional = cell.additional.iter().filter(|&kind| !on_tokens.contains(kind));
-    usize::from(cell.drafter.has_model()) + additional.count()
-}
-
 fn additional_drafter(kind: ExtraDrafter, pair: &Pair) -> AdditionalDrafter {
     match kind {
         ExtraDrafter::Drafter => AdditionalDrafter::Model(pair.drafter.clone().into()),
@@ -555,13 +201,6 @@ fn run_sample_of_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     run_part_of_matrix(pair, cells.into_iter().map(with_few_texts).collect(), 12)
 }
 
-/// Returns a cell that runs too few texts for a rejection at every position. Wide trees hold nearly
-/// every first token.
-fn with_few_texts(cell: Cell) -> Cell {
-    let must_reject = if cell.tree == Tree::None { cell.must_reject.min(1) } else { 0 };
-    Cell { must_reject, ..cell }
-}
-
 /// Runs each of many cells on every `parts`-th case of a few prompts.
 fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> {
     run_matrix_at(pair, cells, (FEW_PROMPTS, parts), placement)
@@ -579,6 +218,23 @@ fn run_matrix_at(
     cases
 }
 
+fn name_of(cell: &Cell, plan: &Plan) -> String {
+    let mut drafter = cell.drafter.to_string();
+    if let Some(layout) = cell.draft_model.as_ref().and_then(|path| path.file_name()) {
+        drafter += &format!(" {}", layout.display());
+    }
+    if let Some(EasySpec { layers, calibration }) = &cell.easyspec {
+        drafter += &format!(" {layers} {calibration}");
+    }
+    if !cell.additional.is_empty() {
+        drafter += &format!(" + {:?}", cell.additional);
+    }
+    if cell.lookup != Lookup::None {
+        drafter += &format!(" + {}", cell.lookup);
+    }
+    format!("{} ({}) × {drafter} × {:?}", cell.method, cell.pearl, plan.shape())
+}
+
 /// Runs each cell on one of `parts` parts of the cases: every second one, or every third one, and
 /// so on.
 fn run_cases(
@@ -590,21 +246,16 @@ fn run_cases(
 ) {
     let (mut runs, count) = (0, cells.len());
     for (number, cell) in cells.into_iter().enumerate() {
+        let of_pair = || cell.drafter.has_model().then(|| pair.drafter.clone());
+        let draft_model = cell.draft_model.clone().or_else(of_pair);
+        let additional = cell.additional.iter().map(|kind| additional_drafter(*kind, pair));
         let options = Options {
             model: pair.target.clone().into(),
             cache_type: pair.cache_type,
-            draft_model: cell
-                .draft_model
-                .clone()
-                .or_else(|| cell.drafter.has_model().then(|| pair.drafter.clone()))
-                .map(Into::into),
+            draft_model: draft_model.map(Into::into),
             method: Some(cell.method),
             drafter: Some(cell.drafter),
-            additional_drafters: cell
-                .additional
-                .iter()
-                .map(|kind| additional_drafter(*kind, pair))
-                .collect(),
+            additional_drafters: additional.collect(),
             lookup: cell.lookup,
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
@@ -615,22 +266,7 @@ fn run_cases(
             ..Options::default()
         };
         let plan = Plan::new(options).unwrap();
-        let easyspec = cell
-            .easyspec
-            .as_ref()
-            .map(|easyspec| format!(" {} {}", easyspec.layers, easyspec.calibration));
-        let layout = cell.draft_model.iter().filter_map(|path| path.file_name());
-        let layout: String = layout.map(|name| format!(" {}", name.display())).collect();
-        let additional = format!(" + {:?}", cell.additional).repeat(cell.additional.len().min(1));
-        let easyspec = easyspec.unwrap_or_default();
-        let drafter = format!("{}{layout}{easyspec}{additional}", cell.drafter);
-        let lookup = match cell.lookup {
-            Lookup::None => String::new(),
-            lookup => format!(" + {lookup}"),
-        };
-        let drafter = drafter + &lookup;
-        let (method, options) = (cell.method, cell.pearl);
-        let name = format!("{method} ({options}) × {drafter} × {:?}", plan.shape());
+        let name = name_of(&cell, &plan);
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
         // Fewer texts may have nothing to look up.
@@ -647,11 +283,7 @@ fn run_cases(
             let what = format!("{name}, {}, {:?}", plan.placement(), case.request);
             assert_eq!(answer.tokens, case.expected, "{what}");
             assert_eq!(answer.logprobs, case.logprobs, "{what}");
-            assert!(
-                answer.statistics.failures.is_empty(),
-                "{what}: {:?}",
-                answer.statistics.failures
-            );
+            assert_eq!(answer.statistics.failures, Vec::<String>::new(), "{what}");
             total.add(&answer.statistics);
             runs += 1;
         }
@@ -808,51 +440,6 @@ fn all_options_give_the_tokens_of_a_target_with_a_quantised_cache() {
     run_sample_of_matrix(&pair, cells());
 }
 
-/// Returns the cells of EasySpec: layer-parallel sizes and custom groups × chains and trees ×
-/// calibration.
-fn easyspec_cells() -> Vec<Cell> {
-    let policies = || [CalibrationPolicy::EveryRound, CalibrationPolicy::Never];
-    let trees = [1, 4, 8, 12].map(|width| Tree::Top { width, depth: None, budget: None });
-    let sampled = Tree::Sampled { branching: vec![3, 2, 1] };
-    let budget = Tree::Top { width: 4, depth: Some(4), budget: Some(9) };
-    let ranked = Tree::Ranked { nodes: 9 };
-    let shapes = trees.into_iter().chain([Tree::None, sampled, budget, ranked]);
-    let own = "0-2,3-7,8".parse().unwrap();
-    let strategies: Vec<_> = (1..=5).map(LayerStrategy::Parallel).chain([own]).collect();
-    let cell = |(tree, layers, calibration): (Tree, LayerStrategy, CalibrationPolicy)| Cell {
-        method: Method::Speculative,
-        drafter: DrafterKind::EasySpec,
-        additional: &[],
-        lookup: Lookup::None,
-        draft_tokens: DraftTokens::Fixed(5),
-        // A wide tree holds nearly every first token.
-        must_reject: usize::from(matches!(tree, Tree::None | Tree::Top { width: 1, .. })),
-        tree,
-        pearl: PearlOptions::default(),
-        easyspec: Some(EasySpec { layers, calibration }),
-        draft_model: None,
-        must_accept: 0,
-    };
-    let with_policies = |(tree, layers): (Tree, LayerStrategy)| {
-        policies().map(move |calibration| (tree.clone(), layers.clone(), calibration))
-    };
-    let speculative = shapes
-        .flat_map(|tree| strategies.clone().into_iter().map(move |layers| (tree.clone(), layers)))
-        .flat_map(with_policies)
-        .map(cell);
-    // Parallel methods draft after tokens that are not verified yet.
-    let runs_in_parallel = [Method::Pearl, Method::Dsi].into_iter().flat_map(|method| {
-        let layers = [1, 2, 4].map(LayerStrategy::Parallel);
-        let all = layers.into_iter().map(|layers| (Tree::None, layers)).flat_map(with_policies);
-        all.map(move |combination| {
-            let cell = Cell { method, draft_tokens: DraftTokens::Fixed(3), ..cell(combination) };
-            // DSI does not wait for late drafters.
-            Cell { must_reject: if method == Method::Dsi { 0 } else { cell.must_reject }, ..cell }
-        })
-    });
-    speculative.chain(runs_in_parallel).collect()
-}
-
 #[test]
 fn layer_parallel_drafts_give_the_tokens_of_the_target() {
     let pair = Pair::deep();
@@ -891,107 +478,6 @@ fn layers_on_several_devices_give_the_tokens_of_the_target() {
     let layer_parallel = easyspec_cells().into_iter().filter(runs_in_parallel).collect();
     let parts = (FEW_PROMPTS, 26);
     run_matrix_at(&Pair::deep(), layer_parallel, parts, |_, cell| shared_placement(cell));
-}
-
-/// Returns the cells of drafters trained for a target, in every layout. Drafters on tokens support
-/// all methods. Those on features support speculative decoding and, but for heads on one hidden
-/// state, PEARL.
-fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
-    use SpeculatorLayout as L;
-    let trees = [
-        (DraftTokens::Fixed(1), Tree::None),
-        (DraftTokens::Fixed(4), Tree::None),
-        (DraftTokens::Auto, Tree::None),
-        (DraftTokens::Auto, Tree::Auto),
-        (DraftTokens::Fixed(4), Tree::Ranked { nodes: 9 }),
-        (DraftTokens::Fixed(3), Tree::Top { width: 4, depth: None, budget: None }),
-        (DraftTokens::Fixed(4), Tree::Top { width: 4, depth: None, budget: Some(9) }),
-        (DraftTokens::Fixed(1), Tree::Sampled { branching: vec![3, 2, 1] }),
-    ];
-    let mut cells = Vec::new();
-    for (layout, path) in speculators {
-        let (drafter, reads_features, must_accept) = match layout {
-            L::Medusa | L::VllmMedusa | L::SharedHeadMedusa | L::ReducedMedusa => {
-                (DrafterKind::Medusa, true, 0)
-            }
-            L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra | L::ReducedHydra => {
-                (DrafterKind::Hydra, true, 0)
-            }
-            L::Eagle | L::SharedEmbeddingEagle => (DrafterKind::Eagle, true, 2),
-            L::ReducedEagle | L::Eagle3 | L::Eagle3With(_) => (DrafterKind::Eagle, true, 0),
-            L::DFlash | L::JetSpec => (DrafterKind::DFlash, true, 0),
-            L::DFlash2 => (DrafterKind::DFlash2, true, 0),
-            L::DSpark(_) => (DrafterKind::DSpark, true, 0),
-            L::ParallelMedusa => (DrafterKind::Parallel, false, 1),
-            L::ReducedParallelMedusa => (DrafterKind::Parallel, false, 0),
-            L::ParallelEagle => (DrafterKind::Parallel, true, 1),
-            L::ReducedParallelEagle | L::PEagle | L::Pard2 => (DrafterKind::Parallel, true, 0),
-        };
-        let own = |method, draft_tokens: DraftTokens, tree: Tree, options: &str| Cell {
-            method,
-            drafter,
-            draft_tokens,
-            pearl: options.parse().unwrap(),
-            easyspec: None,
-            draft_model: Some(path.clone()),
-            additional: &[],
-            lookup: Lookup::None,
-            // A wide tree holds nearly every first token, and the draft length of `auto` is not
-            // known.
-            must_reject: usize::from(
-                matches!(tree, Tree::None) && draft_tokens != DraftTokens::Auto,
-            ),
-            must_accept: match draft_tokens {
-                DraftTokens::Auto | DraftTokens::Assisted => 0,
-                DraftTokens::Fixed(1) if tree == Tree::None => must_accept.min(1),
-                DraftTokens::Fixed(_) => must_accept,
-            },
-            tree,
-        };
-        for (draft_tokens, tree) in trees.clone() {
-            cells.push(own(Method::Speculative, draft_tokens, tree, "eager"));
-        }
-        // Drafts after rounds without the drafter.
-        let budget = Tree::Top { width: 4, depth: None, budget: Some(9) };
-        for tree in [Tree::None, budget] {
-            cells.push(Cell {
-                lookup: Lookup::Suffix,
-                must_reject: 0,
-                must_accept: 0,
-                ..own(Method::Speculative, DraftTokens::Fixed(3), tree, "eager")
-            });
-        }
-        // Drafts after rounds of other drafters.
-        cells.push(Cell {
-            additional: &[ExtraDrafter::Drafter, ExtraDrafter::PromptLookup],
-            must_reject: 0,
-            must_accept: 0,
-            ..own(Method::Speculative, DraftTokens::Fixed(3), Tree::None, "eager")
-        });
-        if [DrafterKind::Medusa, DrafterKind::Hydra].contains(&drafter) {
-            continue;
-        }
-        let runs_in_parallel = |method, count, options| Cell {
-            // Whether the token of a late drafter is tested depends on timing.
-            must_reject: 0,
-            must_accept: 0,
-            ..own(method, DraftTokens::Fixed(count), Tree::None, options)
-        };
-        cells.extend([
-            runs_in_parallel(Method::Pearl, 3, "eager"),
-            Cell {
-                additional: &[ExtraDrafter::Drafter],
-                ..runs_in_parallel(Method::Pearl, 3, "eager")
-            },
-            runs_in_parallel(Method::Pearl, 3, "paper"),
-        ]);
-        if !reads_features {
-            let methods = [Method::Dsi, Method::Ssd];
-            cells.extend(methods.map(|method| runs_in_parallel(method, 2, "eager")));
-            cells.push(runs_in_parallel(auto_in_turns(), 3, "eager"));
-        }
-    }
-    cells
 }
 
 /// A drafter of one's own: it proposes that the last token repeats.

@@ -1,5 +1,7 @@
 //! The engine. All tests are one program, because each program takes seconds to link.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 mod cache_range;
 mod caches;
 mod chat;

@@ -1,13 +1,12 @@
 //! Models that are quantised at load, and those that are exported as a GGUF file and loaded again,
 //! are the same.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun::checkpoint::{BlockType, Checkpoint, Config, GgufOptions, Mix, export_gguf};
 use forerun::cpu::{Isa, Weights};
 use forerun::{Loader, ModelSource, WeightType, WeightTypes};
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
+use forerun_laboratory::{QualityBench, QualityOptions};
 use forerun_reference::ReferenceModel;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -44,8 +43,7 @@ impl Model {
 }
 
 fn bits(model: &ReferenceModel) -> Vec<u32> {
-    let rows = model.logits(&[1, 7, 200]);
-    rows.concat().into_iter().map(f32::to_bits).collect()
+    model.logits(&[1, 7, 200]).concat().into_iter().map(f32::to_bits).collect()
 }
 
 #[test]

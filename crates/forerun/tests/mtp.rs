@@ -2,37 +2,33 @@
 //! features, and the tokens that a head drafts. A misread tensor would keep the text, so only such
 //! a comparison shows it.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-use crate::draft_goldens::{
-    self, Opened, assert_drafts_on_cpu, assert_drafts_on_reference, draft_one_by_one,
-};
+use crate::draft_goldens::{GoldenDrafters, Opened, draft_one_by_one};
 use forerun::checkpoint::{Checkpoint, LoadError};
 use forerun_formats::Speculator;
 use forerun_model::EagleModel;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-const HEADS: [&str; 11] = [
-    "deepseek-v3",
-    "deepseek-v3-bias",
-    "deepseek-v3-halves",
-    "glm4-moe",
-    "glm4-moe-group",
-    "glm4-moe-sparse",
-    "qwen3-next",
-    "qwen3-next-bias",
-    "qwen3.5",
-    "qwen3.5-moe-published",
-    "qwen3.5-tied",
-];
+const MTP: GoldenDrafters = GoldenDrafters {
+    folder: "mtp",
+    names: &[
+        "deepseek-v3",
+        "deepseek-v3-bias",
+        "deepseek-v3-halves",
+        "glm4-moe",
+        "glm4-moe-group",
+        "glm4-moe-sparse",
+        "qwen3-next",
+        "qwen3-next-bias",
+        "qwen3.5",
+        "qwen3.5-moe-published",
+        "qwen3.5-tied",
+    ],
+    open,
+};
 
-fn folder() -> PathBuf {
-    draft_goldens::folder("mtp")
-}
-
-fn open(head: &str) -> Opened {
-    let target = Checkpoint::open(&folder().join(head)).unwrap();
+fn open(head: &Path) -> Opened {
+    let target = Checkpoint::open(head).unwrap();
     let speculator = Speculator::open_mtp(&target).unwrap();
     let source = speculator.features().unwrap();
     (target, speculator, source)
@@ -40,17 +36,17 @@ fn open(head: &str) -> Opened {
 
 #[test]
 fn every_golden_folder_is_tested() {
-    draft_goldens::assert_all_tested(&folder(), &HEADS);
+    MTP.assert_all_are_named();
 }
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    assert_drafts_on_reference(&folder(), &HEADS, open, EagleModel::new, draft_one_by_one);
+    MTP.assert_drafts_on_reference(EagleModel::new, draft_one_by_one);
 }
 
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
-    assert_drafts_on_cpu(&folder(), &HEADS, open, EagleModel::new, draft_one_by_one);
+    MTP.assert_drafts_on_cpu(EagleModel::new, draft_one_by_one);
 }
 
 #[test]
@@ -97,9 +93,9 @@ fn a_quantized_head_is_refused_by_name() {
 fn error_after_change(head: &str, old: &str, new: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "tokenizer.json", "generation_config.json"] {
-        fs::copy(self::folder().join(head).join(name), folder.path().join(name)).unwrap();
+        fs::copy(MTP.path(head).join(name), folder.path().join(name)).unwrap();
     }
-    let bytes = fs::read(self::folder().join(head).join("model.safetensors")).unwrap();
+    let bytes = fs::read(MTP.path(head).join("model.safetensors")).unwrap();
     let at = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
     let changed = [&bytes[..at], new.as_bytes(), &bytes[at + old.len()..]].concat();
     fs::write(folder.path().join("model.safetensors"), changed).unwrap();

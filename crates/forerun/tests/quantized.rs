@@ -2,8 +2,6 @@
 //! their formats' definitions (`scripts/goldens/make_quantized.py`), and their default types are
 //! those of the engine.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

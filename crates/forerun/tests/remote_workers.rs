@@ -3,8 +3,6 @@
 //!
 //! A "process" is a thread. All that passes between it and the host are messages.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{self, Pair};
 use forerun::placement::available_cores;
 use forerun::runtime::{

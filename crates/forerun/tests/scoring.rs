@@ -1,7 +1,5 @@
 //! Log-probabilities of given tokens.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun::{
     Canceller, Forerun, ForerunError, Options, Plan, RandomPair, Request, SamplingOptions, TokenId,
 };

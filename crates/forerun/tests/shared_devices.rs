@@ -1,8 +1,6 @@
 //! PEARL's appendix G with whole models: target and drafter share two devices, each half of a draft
 //! is computed on one of them, and the trace records the devices.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{self, Pair};
 use forerun::placement::available_cores;
 use forerun::trace::{SpanKind, Trace};

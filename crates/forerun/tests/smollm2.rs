@@ -3,8 +3,6 @@
 //! `just smollm2` fetches the model and runs these tests with all prompts. Without the model they
 //! are skipped with a message.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common;
 use forerun::checkpoint::Checkpoint;
 use forerun::cpu::{Team, Weights};

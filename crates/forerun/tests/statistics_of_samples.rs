@@ -5,8 +5,6 @@
 //! generated pair and the real one take turns: each engine samples from one of them with rejection
 //! sampling, and from the other one with coupled sampling.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::Pair;
 use forerun::checkpoint::Checkpoint;
 use forerun::{

@@ -1,7 +1,5 @@
 //! Answers as iterators of events, and several answers at once on one engine.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::Pair;
 use forerun::placement::available_cores;
 use forerun::{

@@ -154,8 +154,7 @@ impl Simulation {
     /// Checks that all options are in range.
     ///
     /// # Errors
-    /// Returns [`SimError::Range`] for the first option that is not, and
-    /// [`SimError::ReadsFeatures`] if the method cannot have the drafter.
+    /// Returns [`SimError::Range`] for the first option that is not.
     pub fn check(&self) -> Result<(), SimError> {
         let range = |option, found: String, expected| SimError::Range { option, found, expected };
         let zero = |option| range(option, "0".into(), "at least 1");
@@ -173,10 +172,6 @@ impl Simulation {
                 let found = probability.to_string();
                 return Err(range("`acceptance`", found, "from 0 to 1"));
             }
-        }
-        let needs_tokens = matches!(self.method, SimulatedMethod::Dsi | SimulatedMethod::Ssd);
-        if needs_tokens && self.acceptance.iter().any(AcceptanceModel::reads_features) {
-            return Err(SimError::ReadsFeatures(self.method));
         }
         Ok(())
     }
@@ -205,7 +200,6 @@ impl Simulation {
         drafters.chain(of("target", Role::Target, &self.targets)).collect()
     }
 
-    /// Returns the number of tokens in the prompt.
     pub(crate) fn prompt_tokens(&self) -> usize {
         prompt_tokens(self.drafters.iter().chain(&self.targets))
     }
@@ -229,9 +223,6 @@ impl Simulation {
         let limits =
             Limits { max_tokens: self.max_tokens, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
-        if self.acceptance.iter().any(AcceptanceModel::reads_features) {
-            sequence = sequence.with_features();
-        }
         let mut decoder = self.method.decoder(self);
         generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))
             .map_err(|error| SimError::Decode(error.to_string()))?;

@@ -24,7 +24,7 @@ pub struct Calibration {
 }
 
 /// The measured passes of one model.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MeasuredPasses {
     /// A description of the model and its placement.
@@ -162,7 +162,6 @@ impl Calibration {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -317,12 +317,7 @@ impl SimCluster {
     /// Starts jobs together on an idle device.
     fn start(&mut self, index: usize, jobs: Vec<Waiting>, at_ns: u64) {
         let (device, state) = &self.devices[index];
-        let work = |waiting: &Waiting| match waiting.role {
-            Role::Drafter(drafter) if self.oracle.drafts_nothing(drafter, &waiting.job) => {
-                Work::none()
-            }
-            role => state.cache.work(&device.cost, role, &waiting.job),
-        };
+        let work = |waiting: &Waiting| state.cache.work(&device.cost, waiting.role, &waiting.job);
         let works: Vec<Work> = jobs.iter().map(work).collect();
         let passes: Vec<Passes> =
             works.iter().map(|work| Passes::new(&device.cost, work.clone(), &works)).collect();

@@ -116,13 +116,6 @@ impl Cost {
         }
     }
 
-    /// Returns the cost of a drafter that drafts all of its tokens in one pass of `ns` nanoseconds
-    /// (ParallelSpec, DFlash).
-    #[must_use]
-    pub fn one_pass(ns: u64) -> Self {
-        Self { next_ns: Some(0), ..Self::constant(ns) }
-    }
-
     /// Returns whether all tokens of a draft take one pass.
     #[must_use]
     pub fn drafts_in_one_pass(&self) -> bool {

@@ -55,11 +55,6 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Returns the work of a job without any pass.
-    pub(crate) fn none() -> Self {
-        Self { rows: Vec::new(), prompt_ns: None, prompt_rows: 0, starts_round: false }
-    }
-
     /// Returns the number of rows of a pass; 0 after the last one.
     fn rows(&self, pass: usize) -> usize {
         self.rows.get(pass).copied().unwrap_or(0)
@@ -126,7 +121,6 @@ impl Passes {
         Self { work, passes, layers: cost.layers as u64 }
     }
 
-    /// Returns the number of passes.
     pub(crate) fn count(&self) -> usize {
         self.passes.len()
     }

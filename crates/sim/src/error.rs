@@ -1,6 +1,5 @@
 //! Errors of simulations.
 
-use crate::SimulatedMethod;
 use forerun_core::Role;
 
 /// A simulation that is invalid or that failed.
@@ -45,12 +44,6 @@ pub enum SimError {
          it with the parameters of the simulation"
     )]
     ChangedText,
-    /// The method cannot have a drafter that reads the target's features.
-    #[error(
-        "method `{0}` cannot have a drafter that reads the target's features: use another method, or a drafter that \
-         reads tokens only"
-    )]
-    ReadsFeatures(SimulatedMethod),
     /// A device has passes without layers.
     #[error("the passes of {device} have 0 layers: set `layers` to at least 1")]
     NoLayers {

@@ -9,6 +9,8 @@
 //! cores, [`Simulation::run_in_real_time`], which replaces passes by waits on threads, and
 //! [`SimCluster::run_together`], in which the decoders of several sequences take turns.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
+
 mod answer;
 mod calibration;
 mod cluster;

@@ -1,8 +1,8 @@
 //! An oracle that stands in for the models: given text, given acceptance.
 
 use forerun_core::{
-    Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key, KeyedRandomness, Purpose,
-    ScoreJob, Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
+    Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Purpose, ScoreJob,
+    Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,19 +29,6 @@ pub enum AcceptanceModel {
     /// the target's token among the drafter's candidates after the target's own tokens, 0 for the
     /// best. It ends where the token is not among the candidates.
     Ranks(Vec<Option<Vec<usize>>>),
-    /// Of a drafter that drafts a block after the last token whose features the target has computed
-    /// (DFlash, JetSpec, DSpark): with a probability for each position of the block. A draft after
-    /// tokens without features begins in the middle of the block. It ends with the block.
-    Block(Vec<f64>),
-    /// Of a drafter that has a mask for each position after the first (ParallelSpec).
-    Masks {
-        /// The probability for each position of the draft, which ends with the last one.
-        positions: Vec<f64>,
-        /// Whether the drafter reads the target's features. It drafts nothing before there are any.
-        /// Tokens without features stand in front of the masks, so they shorten no draft, and here
-        /// they make none worse.
-        reads_features: bool,
-    },
     /// With a probability that depends on the text and on the position in the draft.
     Varying {
         /// The probability at each position after the prompt. They repeat.
@@ -64,18 +51,11 @@ impl AcceptanceModel {
     pub(crate) fn probabilities(&self) -> impl Iterator<Item = &f64> {
         let (first, second): (&[f64], &[f64]) = match self {
             Self::Iid(probability) => (std::slice::from_ref(probability), &[]),
-            Self::ByPosition(probabilities)
-            | Self::Block(probabilities)
-            | Self::Masks { positions: probabilities, .. } => (probabilities, &[]),
+            Self::ByPosition(probabilities) => (probabilities, &[]),
             Self::Recorded(_) | Self::Drafts(_) | Self::Ranks(_) => (&[], &[]),
             Self::Varying { text, depth, .. } => (text, depth),
         };
         first.iter().chain(second)
-    }
-
-    /// Returns whether the drafter reads the target's features.
-    pub(crate) fn reads_features(&self) -> bool {
-        matches!(self, Self::Block(_) | Self::Masks { reads_features: true, .. })
     }
 }
 
@@ -85,17 +65,6 @@ pub(crate) struct Prefix<'a> {
     pub(crate) tokens: &'a [TokenId],
     /// The number of them that are the prompt.
     pub(crate) prompt_len: usize,
-    /// The number of them whose features the target has computed.
-    pub(crate) with_features: usize,
-}
-
-impl Prefix<'_> {
-    /// Returns the position in the drafter's block of the first token after the prefix: 0 if only
-    /// the last token of the prefix has no features. `None` if there are no features yet.
-    fn place_in_block(self) -> Option<usize> {
-        let without_features = self.tokens.len() - self.with_features.min(self.tokens.len());
-        (self.with_features > 0).then(|| without_features.saturating_sub(1))
-    }
 }
 
 /// The outputs of simulated models.
@@ -154,17 +123,13 @@ impl Oracle {
     }
 
     /// Whether a drafter proposes the target's token at a position of the text, which is number
-    /// `depth` (from 0) of its draft or its block.
+    /// `depth` (from 0) of its draft.
     fn is_right(&self, drafter: usize, position: usize, depth: usize, prompt_len: usize) -> bool {
         let uniform = || self.uniform(position, Purpose::Draft, drafter as TokenId);
         match self.acceptance(drafter) {
             None => false,
             Some(AcceptanceModel::Iid(probability)) => uniform() < *probability,
-            Some(
-                AcceptanceModel::ByPosition(probabilities)
-                | AcceptanceModel::Block(probabilities)
-                | AcceptanceModel::Masks { positions: probabilities, .. },
-            ) => {
+            Some(AcceptanceModel::ByPosition(probabilities)) => {
                 let probability = probabilities.get(depth).or(probabilities.last());
                 probability.is_some_and(|&probability| uniform() < probability)
             }
@@ -218,43 +183,7 @@ impl Oracle {
             Some(AcceptanceModel::Ranks(record)) => {
                 if record.get(place).is_some_and(Option::is_some) { length } else { 0 }
             }
-            Some(AcceptanceModel::Block(block)) => {
-                let begun = prefix.place_in_block().unwrap_or(block.len());
-                length.min(block.len().saturating_sub(begun))
-            }
-            Some(AcceptanceModel::Masks { reads_features: true, .. })
-                if prefix.with_features == 0 =>
-            {
-                0
-            }
-            Some(AcceptanceModel::Masks { positions, .. }) => length.min(positions.len()),
             _ => length,
-        }
-    }
-
-    /// Returns the number of the first token after a prefix, from 0, in the draft or in the
-    /// drafter's block.
-    fn first_depth(&self, drafter: usize, prefix: Prefix<'_>) -> usize {
-        match self.acceptance(drafter) {
-            Some(AcceptanceModel::Block(_)) => prefix.place_in_block().unwrap_or(0),
-            _ => 0,
-        }
-    }
-
-    /// Returns whether a draft job takes no pass, because the drafter's block is full or it has no
-    /// features.
-    pub(crate) fn drafts_nothing(&self, drafter: usize, job: &Job) -> bool {
-        let reads_features = self.acceptance(drafter).is_some_and(AcceptanceModel::reads_features);
-        match job {
-            Job::Draft { tokens, prompt_len, shape, feedback, .. } if reads_features => {
-                let prefix = Prefix {
-                    tokens,
-                    prompt_len: *prompt_len,
-                    with_features: feedback.features.len(),
-                };
-                self.draft_length(drafter, prefix, shape.depth()) == 0
-            }
-            _ => false,
         }
     }
 }
@@ -270,19 +199,13 @@ impl CachedOracle {
         Self { oracle, text: Vec::new() }
     }
 
-    /// Returns whether a draft job takes no pass.
-    pub(crate) fn drafts_nothing(&self, drafter: usize, job: &Job) -> bool {
-        self.oracle.drafts_nothing(drafter, job)
-    }
-
     /// Returns the output of a job, or `None` if the job requests a draft that is neither a chain,
     /// nor a single depth, nor a tree of ranked candidates. `drafter` is the index of the drafter
     /// and is ignored for the target.
     pub(crate) fn answer(&mut self, drafter: usize, job: &Job) -> Option<JobOutput> {
         match job {
-            Job::Draft { tokens, prompt_len, shape, feedback, .. } => {
-                let (prompt_len, with_features) = (*prompt_len, feedback.features.len());
-                let prefix = Prefix { tokens, prompt_len, with_features };
+            Job::Draft { tokens, prompt_len, shape, .. } => {
+                let prefix = Prefix { tokens, prompt_len: *prompt_len };
                 let tree = match *shape {
                     DraftShape::Chain { length } | DraftShape::ConfidentChain { length, .. } => {
                         TokenTree::chain(&self.draft(drafter, prefix, length))
@@ -301,10 +224,9 @@ impl CachedOracle {
                 };
                 Some(JobOutput::Draft(Draft::deterministic(tree)))
             }
-            Job::Score(ScoreJob { tokens, tree, features_from, .. }) => {
+            Job::Score(ScoreJob { tokens, tree, .. }) => {
                 let rows = self.rows(tokens, tree).into_iter().map(Distribution::point).collect();
-                let features = features_from.map(|from| features(from, tokens, tree));
-                Some(JobOutput::Score(Scores { rows, features, ..Scores::default() }))
+                Some(JobOutput::Score(Scores { rows, ..Scores::default() }))
             }
         }
     }
@@ -316,12 +238,10 @@ impl CachedOracle {
         prefix: Prefix<'_>,
         length: usize,
     ) -> Vec<TokenId> {
-        let Prefix { tokens, prompt_len, .. } = prefix;
+        let Prefix { tokens, prompt_len } = prefix;
         let length = self.oracle.draft_length(drafter, prefix, length);
-        let first_depth = self.oracle.first_depth(drafter, prefix);
         let mut is_text = self.is_text(tokens, length);
-        let next = |(index, position): (usize, usize)| {
-            let depth = first_depth + index;
+        let next = |(depth, position): (usize, usize)| {
             is_text = is_text && self.oracle.is_right(drafter, position, depth, prompt_len);
             if is_text { self.text[position] } else { wrong(self.text[position], drafter) }
         };
@@ -364,7 +284,7 @@ impl CachedOracle {
     /// Returns the candidates of a drafter after a prefix: for each row of the tree, its number of
     /// best ones.
     fn ranked_tree(&mut self, drafter: usize, prefix: Prefix<'_>, children: &[usize]) -> TokenTree {
-        let Prefix { tokens, prompt_len, .. } = prefix;
+        let Prefix { tokens, prompt_len } = prefix;
         let mut tree = TokenTree::new();
         if self.oracle.draft_length(drafter, prefix, 1) == 0 {
             return tree;
@@ -414,56 +334,8 @@ impl CachedOracle {
     }
 }
 
-/// Returns the features of the tokens from `from` on and of the nodes of `tree`. Only their number
-/// matters.
-pub(crate) fn features(from: usize, tokens: &[TokenId], tree: &TokenTree) -> FeatureRows {
-    FeatureRows::new(1, vec![0.0; tokens.len().saturating_sub(from) + tree.len()])
-}
-
 /// Returns a token that differs from the text's token and from the wrong tokens of other drafters.
 fn wrong(token: TokenId, drafter: usize) -> TokenId {
     let step = 1 + drafter % (VOCABULARY - 1);
     (token + step as TokenId) % VOCABULARY as TokenId
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use forerun_core::{Features, Sampling, TargetFeedback};
-
-    /// A block begins after the last token with features, so tokens without features shorten the
-    /// draft. Masks stand after them.
-    #[test]
-    fn drafts_of_a_block_end_with_the_block() {
-        let positions = vec![1.0, 1.0, 1.0, 0.0];
-        let of_blocks = [(9, 4, 3), (8, 3, 2), (6, 1, 0), (5, 0, 0), (0, 0, 0)];
-        let of_masks = [(9, 4, 3), (8, 4, 3), (5, 4, 3), (1, 4, 3), (0, 0, 0)];
-        let block = AcceptanceModel::Block(positions.clone());
-        let masks = AcceptanceModel::Masks { positions, reads_features: true };
-        let of_blocks = of_blocks.map(|case| (block.clone(), case));
-        let cases = of_blocks.into_iter().chain(of_masks.map(|case| (masks.clone(), case)));
-        for (model, (with_features, length, right)) in cases {
-            let oracle = Oracle { seed: 1, drafters: vec![model] };
-            let text = oracle.text(16);
-            let mut cached = CachedOracle::new(oracle.clone());
-            let mut features = Features::new();
-            features.push(FeatureRows::new(1, vec![0.0; with_features]));
-            let job = Job::Draft {
-                sequence: SequenceId(0),
-                tokens: text[..10].into(),
-                prompt_len: 1,
-                sampling: Sampling::greedy(),
-                shape: DraftShape::Chain { length: 8 },
-                feedback: TargetFeedback { features, last_draft: None },
-            };
-            let Some(JobOutput::Draft(draft)) = cached.answer(0, &job) else {
-                panic!("it is a draft job")
-            };
-            let drafted = draft.tree.tokens();
-            assert_eq!(drafted.len(), length, "{with_features} tokens with features");
-            let agreed = drafted.iter().zip(&text[10..]).take_while(|(a, b)| a == b).count();
-            assert_eq!(agreed, right, "{with_features} tokens with features");
-            assert_eq!(oracle.drafts_nothing(0, &job), length == 0);
-        }
-    }
 }

@@ -4,7 +4,7 @@
 //! threads, queues and verification.
 
 use crate::device::CacheState;
-use crate::oracle::{CachedOracle, Prefix, VOCABULARY, features};
+use crate::oracle::{CachedOracle, Prefix, VOCABULARY};
 use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
@@ -95,8 +95,7 @@ struct SleepingModel {
 
 impl SleepingModel {
     fn answer(&mut self, request: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
-        let ForwardRequest { sequence, tokens, tree, first_row, features_from, cancel, .. } =
-            *request;
+        let ForwardRequest { sequence, tokens, tree, first_row, cancel, .. } = *request;
         let job = Job::Score(ScoreJob {
             sequence,
             tokens: tokens.into(),
@@ -119,8 +118,8 @@ impl SleepingModel {
             row[*token as usize] = 1.0;
         }
         let (vocab_size, computed_tokens) = (VOCABULARY, tree.len() + 1);
-        let features = features_from.map(|from| features(from, tokens, tree));
-        Ok(ForwardOutput { logits, best: Vec::new(), vocab_size, computed_tokens, features })
+        let (best, features) = (Vec::new(), None);
+        Ok(ForwardOutput { logits, best, vocab_size, computed_tokens, features })
     }
 
     /// Waits as long as the passes of a job take, or until the job is cancelled.
@@ -185,11 +184,8 @@ impl Drafter for SleepingModel {
             shape: DraftShape::Chain { length },
             feedback: context.feedback.clone(),
         };
-        if !self.oracle.drafts_nothing(index, &job) {
-            self.wait(&job, cancel)?;
-        }
-        let with_features = context.feedback.features.len();
-        let chain = self.oracle.draft(index, Prefix { tokens, prompt_len, with_features }, length);
+        self.wait(&job, cancel)?;
+        let chain = self.oracle.draft(index, Prefix { tokens, prompt_len }, length);
         let draft = Draft::deterministic(TokenTree::chain(&chain));
         self.cache.record(
             &self.device.cost,

@@ -1,8 +1,6 @@
 //! Automatic draft lengths over many short answers, as a server has them. A policy starts each
 //! answer with what it has learned, and a drafter has to read each prompt.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use super::worlds::{Random, World, seeds};
 use forerun_core::DraftShape;
 use forerun_decode::{DecoderOptions, DraftLength, Drafting, METHODS, new_decoder};

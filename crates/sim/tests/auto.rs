@@ -1,14 +1,12 @@
 //! The choice between methods, with the production decoders in virtual time.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-use forerun_core::{DraftShape, Role, Sampling, SequenceId};
+use crate::common::{answer, pair};
+use forerun_core::DraftShape;
 use forerun_decode::{
-    AnswerDecoder, Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
-    PearlDraftLength, PearlOptions, Sequence, Speculative, SpeculativeDraftLength, generate,
+    AnswerDecoder, Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Pearl,
+    PearlDraftLength, PearlOptions, Speculative, SpeculativeDraftLength,
 };
-use forerun_sim::{AcceptanceModel, Cancellation, Cost, Device, Oracle, SimCluster};
-use std::ops::ControlFlow;
+use forerun_sim::{AcceptanceModel, Cancellation, Cost, Oracle, SimCluster};
 
 const US: u64 = 1_000;
 const TARGET_NS: u64 = 1_000 * US;
@@ -28,22 +26,11 @@ impl World {
     /// Decodes, checks the text, and returns the time until the last token.
     fn run(&self, decoder: &mut dyn Decoder) -> u64 {
         let oracle = Oracle { seed: 1, drafters: vec![self.acceptance.clone()] };
-        let device = |name: &str, role, ns| Device {
-            name: name.into(),
-            roles: vec![role],
-            cost: Cost { layers: 4, ..Cost::constant(ns) },
-        };
-        let devices = vec![
-            device("drafter", Role::Drafter(0), self.draft_ns),
-            device("target", Role::Target(0), TARGET_NS),
-        ];
-        let mut cluster =
-            SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, Vec::new()).unwrap();
-        cluster = cluster.with_lent_cores(self.slowdown);
-        let limits = Limits { max_tokens: TOKENS, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
-        generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
-        assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
+        let cost = |ns| Cost { layers: 4, ..Cost::constant(ns) };
+        let devices = pair(cost(self.draft_ns), cost(TARGET_NS));
+        let cluster = SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, Vec::new());
+        let mut cluster = cluster.unwrap().with_lent_cores(self.slowdown);
+        answer(decoder, &mut cluster, &oracle, 3, TOKENS).unwrap();
         cluster.now_ns()
     }
 }

@@ -1,40 +1,27 @@
 //! The production decoders compared with theory.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
+use crate::common::{MS, answer, pair};
 use forerun_core::trace::{SpanKind, SpanOutcome, Trace};
 use forerun_core::{
     Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, ScoreJob, SequenceId,
     TargetFeedback, TokenTree,
 };
-use forerun_decode::{
-    Autoregressive, DecodeError, Decoder, DraftLength, Limits, Sequence, Speculative,
-    SpeculativeDraftLength, generate,
-};
+use forerun_decode::{Autoregressive, Decoder, DraftLength, Speculative, SpeculativeDraftLength};
 use forerun_sim::{
-    AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost, Oracle, SimCluster,
+    AcceptanceModel, Cancellation, Cost, Fault, FaultKind, ForwardCost, Oracle, SimCluster,
     SimError,
 };
 use proptest::prelude::*;
-use std::ops::ControlFlow;
 
 const ID: SequenceId = SequenceId(0);
 const PROMPT: usize = 5;
-const MS: u64 = 1_000_000;
 
 fn oracle(seed: u64, acceptance: AcceptanceModel) -> Oracle {
     Oracle { seed, drafters: vec![acceptance] }
 }
 
-fn devices(draft: Cost, target: Cost) -> Vec<Device> {
-    vec![
-        Device { name: "drafter".into(), roles: vec![Role::Drafter(0)], cost: draft },
-        Device { name: "target".into(), roles: vec![Role::Target(0)], cost: target },
-    ]
-}
-
 fn cluster(oracle: &Oracle, draft_ns: u64, target_ns: u64, faults: Vec<Fault>) -> SimCluster {
-    let devices = devices(Cost::constant(draft_ns), Cost::constant(target_ns));
+    let devices = pair(Cost::constant(draft_ns), Cost::constant(target_ns));
     SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, faults).unwrap()
 }
 
@@ -43,22 +30,6 @@ fn speculative(length: usize) -> Box<dyn Decoder> {
         DraftShape::Chain { length },
         DraftLength::Fixed,
     )))
-}
-
-/// Generates an answer and checks its text.
-fn run(
-    decoder: &mut dyn Decoder,
-    cluster: &mut SimCluster,
-    oracle: &Oracle,
-    tokens: usize,
-) -> Result<(), DecodeError> {
-    let limits = Limits { max_tokens: tokens, context_length: usize::MAX, eos: Vec::new() };
-    let mut sequence = Sequence::new(ID, oracle.text(PROMPT), Sampling::greedy(), limits);
-    let outcome = generate(decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()));
-    assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
-    outcome?;
-    assert_eq!(sequence.generated().len(), tokens);
-    Ok(())
 }
 
 /// Returns the committed tokens and the draft tokens of each round.
@@ -71,14 +42,14 @@ fn rounds(trace: &Trace) -> Vec<(usize, usize)> {
 fn plain_decoding_takes_the_sum_of_its_passes() {
     let oracle = oracle(3, AcceptanceModel::Iid(0.5));
     let target = Cost { first_ns: Some(90 * MS), ..Cost::constant(7 * MS) };
-    let devices = devices(Cost::constant(MS), target);
+    let devices = pair(Cost::constant(MS), target);
     let mut cluster =
         SimCluster::new(devices, oracle.clone(), Cancellation::Layer, vec![]).unwrap();
-    run(&mut Autoregressive, &mut cluster, &oracle, 100).unwrap();
+    answer(&mut Autoregressive, &mut cluster, &oracle, PROMPT, 100).unwrap();
     assert_eq!(cluster.now_ns(), (90 + 99 * 7) * MS);
     // After its release, the sequence starts with a first pass again.
     cluster.release(ID);
-    run(&mut Autoregressive, &mut cluster, &oracle, 10).unwrap();
+    answer(&mut Autoregressive, &mut cluster, &oracle, PROMPT, 10).unwrap();
     assert_eq!(cluster.now_ns(), (90 + 99 * 7 + 90 + 9 * 7) * MS);
 }
 
@@ -91,7 +62,7 @@ fn speculative_decoding_matches_the_closed_form() {
         for gamma in [1, 2, 4, 8] {
             let oracle = oracle(seed as u64, AcceptanceModel::Iid(alpha));
             let mut cluster = cluster(&oracle, 3 * MS, 20 * MS, vec![]);
-            run(&mut *speculative(gamma), &mut cluster, &oracle, TOKENS).unwrap();
+            answer(&mut *speculative(gamma), &mut cluster, &oracle, PROMPT, TOKENS).unwrap();
             let mut rounds = rounds(cluster.trace());
             let ns = |&(_, drafted): &(usize, usize)| drafted as u64 * 3 * MS + 20 * MS;
             assert_eq!(cluster.now_ns(), rounds.iter().map(ns).sum::<u64>());
@@ -116,13 +87,13 @@ fn recorded_and_per_position_acceptance_are_applied() {
     let recorded =
         oracle(1, AcceptanceModel::Recorded(vec![true, true, false, true, false, false]));
     let mut with_record = cluster(&recorded, MS, 10 * MS, vec![]);
-    run(&mut *speculative(3), &mut with_record, &recorded, 8).unwrap();
+    answer(&mut *speculative(3), &mut with_record, &recorded, PROMPT, 8).unwrap();
     // Two accepted and a correction, one and a correction, the sixth is wrong, then none is right.
     let tokens: Vec<usize> = rounds(with_record.trace()).iter().map(|round| round.0).collect();
     assert_eq!(tokens, [3, 2, 1, 1, 1]);
     let by_position = oracle(1, AcceptanceModel::ByPosition(vec![1.0, 1.0, 0.0]));
     let mut with_positions = cluster(&by_position, MS, 10 * MS, vec![]);
-    run(&mut *speculative(5), &mut with_positions, &by_position, 30).unwrap();
+    answer(&mut *speculative(5), &mut with_positions, &by_position, PROMPT, 30).unwrap();
     assert!(rounds(with_positions.trace()).iter().all(|&(tokens, _)| tokens <= 3));
 }
 
@@ -131,10 +102,10 @@ fn passes_take_the_measured_time_for_their_rows() {
     let oracle = oracle(1, AcceptanceModel::Iid(1.0));
     let points = vec![(1, 10 * MS), (5, 14 * MS)];
     let target = Cost { forward: ForwardCost::Rows { points }, ..Cost::constant(0) };
-    let devices = devices(Cost { link_ns: MS, ..Cost::constant(2 * MS) }, target);
+    let devices = pair(Cost { link_ns: MS, ..Cost::constant(2 * MS) }, target);
     let mut cluster =
         SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, vec![]).unwrap();
-    run(&mut *speculative(4), &mut cluster, &oracle, 5).unwrap();
+    answer(&mut *speculative(4), &mut cluster, &oracle, PROMPT, 5).unwrap();
     // 1 ms to the drafter, four passes, 1 ms back; then a target pass of five rows.
     assert_eq!(cluster.now_ns(), (1 + 8 + 1 + 14) * MS);
 }
@@ -157,7 +128,7 @@ fn score(tokens: usize) -> Job {
 fn cancelled_jobs_end_by_the_cancellation_policy() {
     let ends = |cancellation| {
         let target = Cost { layers: 4, ..Cost::constant(10 * MS) };
-        let devices = devices(Cost::constant(4 * MS), target);
+        let devices = pair(Cost::constant(4 * MS), target);
         let oracle = oracle(1, AcceptanceModel::Iid(1.0));
         let mut cluster = SimCluster::new(devices, oracle, cancellation, vec![]).unwrap();
         let jobs: Vec<_> =
@@ -196,10 +167,10 @@ fn a_stall_delays_the_answer_and_a_death_fails_it() {
     let fault = |at_ms: u64, kind| Fault { device: 1, at_ns: at_ms * MS, kind };
     let stall = |at_ms, ms: u64| fault(at_ms, FaultKind::Stall { ns: ms * MS });
     let mut stalled = cluster(&oracle, MS, 10 * MS, vec![stall(15, 7), stall(30, 3)]);
-    run(&mut Autoregressive, &mut stalled, &oracle, 4).unwrap();
+    answer(&mut Autoregressive, &mut stalled, &oracle, PROMPT, 4).unwrap();
     assert_eq!(stalled.now_ns(), 50 * MS);
     let mut dead = cluster(&oracle, MS, 10 * MS, vec![fault(25, FaultKind::Die)]);
-    let error = run(&mut Autoregressive, &mut dead, &oracle, 4).unwrap_err().to_string();
+    let error = answer(&mut Autoregressive, &mut dead, &oracle, PROMPT, 4).unwrap_err().to_string();
     assert!(error.contains("target") && error.contains("died"), "{error}");
     assert_eq!(dead.now_ns(), 25 * MS);
     let gone = dead.submit(Role::Target(0), score(3));
@@ -213,13 +184,13 @@ fn invalid_clusters_are_rejected() {
         let oracle = oracle(1, AcceptanceModel::Iid(1.0));
         SimCluster::new(devices, oracle, Cancellation::Layer, faults).err().unwrap()
     };
-    let pair = || devices(Cost::constant(1), Cost::constant(2));
-    let twice = [pair(), pair()].concat();
+    let valid = || pair(Cost::constant(1), Cost::constant(2));
+    let twice = [valid(), valid()].concat();
     assert!(matches!(error(twice, vec![]), SimError::RoleTwice { .. }));
     let fault = Fault { device: 2, at_ns: 0, kind: FaultKind::Die };
-    assert_eq!(error(pair(), vec![fault]), SimError::NoSuchDevice { device: 2, devices: 2 });
+    assert_eq!(error(valid(), vec![fault]), SimError::NoSuchDevice { device: 2, devices: 2 });
     let no_layers = Cost { layers: 0, ..Cost::constant(1) };
-    let devices = devices(no_layers.clone(), no_layers);
+    let devices = pair(no_layers.clone(), no_layers);
     assert!(matches!(error(devices, vec![]), SimError::NoLayers { .. }));
     let oracle = oracle(1, AcceptanceModel::Iid(1.0));
     let mut cluster = cluster(&oracle, 1, 1, vec![]);
@@ -247,7 +218,7 @@ proptest! {
         let faults: Vec<Fault> = stalls.iter().map(stall).chain(death).collect();
         let outcome_of_a_run = || {
             let mut cluster = cluster(&oracle, 2 * MS, 11 * MS, faults.clone());
-            let outcome = run(&mut *speculative(gamma), &mut cluster, &oracle, 60);
+            let outcome = answer(&mut *speculative(gamma), &mut cluster, &oracle, PROMPT, 60);
             // Only the target's death makes an answer fail, and not before its time.
             match (&outcome, death) {
                 (Ok(()), _) => {}

@@ -1,16 +1,13 @@
 //! The choice between several drafters, with the production decoders in virtual time.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-use forerun_core::{DraftShape, Role, Sampling, SequenceId};
+use crate::common::{answer, device};
+use forerun_core::{DraftShape, Role};
 use forerun_decode::{
-    Autoregressive, Decoder, DecoderOptions, DraftLength, DrafterSize, Limits, METHODS, Sequence,
-    generate, new_decoder,
+    Autoregressive, Decoder, DecoderOptions, DraftLength, DrafterSize, METHODS, new_decoder,
 };
 use forerun_sim::{
-    AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost, Oracle, SimCluster,
+    AcceptanceModel, Cancellation, Cost, Fault, FaultKind, ForwardCost, Oracle, SimCluster,
 };
-use std::ops::ControlFlow;
 
 const TARGET_NS: u64 = 1_000_000;
 const PROMPT: usize = 50;
@@ -98,25 +95,17 @@ impl World {
     fn decode(&self, decoder: &mut dyn Decoder) -> u64 {
         let acceptance = self.drafters.iter().map(|(_, acceptance)| acceptance.clone());
         let oracle = Oracle { seed: self.seed, drafters: acceptance.collect() };
-        let device =
-            |name: String, role, ns| Device { name, roles: vec![role], cost: self.cost(ns) };
-        let drafters =
-            self.drafters.iter().enumerate().map(|(index, &(ns, _))| {
-                device(format!("drafter {index}"), Role::Drafter(index), ns)
-            });
-        let target = device("target".into(), Role::Target(0), TARGET_NS);
+        let drafters = self.drafters.iter().enumerate().map(|(index, &(ns, _))| {
+            device(format!("drafter {index}"), Role::Drafter(index), self.cost(ns))
+        });
+        let target = device("target", Role::Target(0), self.cost(TARGET_NS));
         let devices = drafters.chain([target]).collect();
         let dies = |at_ns| Fault { device: 0, at_ns, kind: FaultKind::Die };
         let faults = self.dies_ns.into_iter().map(dies).collect();
         let cluster =
             SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, faults).unwrap();
         let mut cluster = cluster.without_trace();
-        let limits =
-            Limits { max_tokens: self.tokens, context_length: usize::MAX, eos: Vec::new() };
-        let prompt = oracle.text(self.prompt);
-        let mut sequence = Sequence::new(SequenceId(0), prompt, Sampling::greedy(), limits);
-        generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
-        assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
+        answer(decoder, &mut cluster, &oracle, self.prompt, self.tokens).unwrap();
         cluster.now_ns()
     }
 }

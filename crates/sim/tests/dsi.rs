@@ -1,20 +1,14 @@
 //! DSI's theorems and table 1 of its paper, checked with the production decoder in virtual time.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
+use crate::common::{MS, answer, device};
+use forerun_core::Role;
 use forerun_core::trace::{SpanKind, SpanOutcome};
-use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
-    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Sequence,
-    Speculative, SpeculativeDraftLength, generate,
+    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Speculative,
+    SpeculativeDraftLength,
 };
-use forerun_sim::{
-    AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, Oracle, SimCluster,
-};
+use forerun_sim::{AcceptanceModel, Cancellation, Cost, Fault, FaultKind, Oracle, SimCluster};
 use proptest::prelude::*;
-use std::ops::ControlFlow;
-
-const MS: u64 = 1_000_000;
 
 /// A drafter, target replicas and a text.
 #[derive(Clone, Debug)]
@@ -55,31 +49,24 @@ impl Scenario {
     /// Decodes, checks the text, and returns the time until the last token.
     fn run(&self, decoder: &mut dyn Decoder) -> Result<(u64, SimCluster), DecodeError> {
         let oracle = Oracle { seed: self.seed, drafters: self.acceptance.clone() };
-        let device = |name: String, role: Role, ns: u64| {
+        let timed = |name: String, role: Role, ns: u64| {
             let passes = self.prompt_passes.map(|[drafter, target]| match role {
                 Role::Drafter(_) => drafter,
                 Role::Target(_) => target,
             });
             let first_ns = passes.map(|passes| (ns as f64 * passes) as u64);
-            let cost = Cost { layers: 4, first_ns, ..Cost::constant(ns) };
-            Device { name, roles: vec![role], cost }
+            device(name, role, Cost { layers: 4, first_ns, ..Cost::constant(ns) })
         };
         let drafters = self.acceptance.len();
         let drafter =
-            |index| device(format!("drafter {index}"), Role::Drafter(index), self.draft_ns);
-        let target = |index| device(format!("target {index}"), Role::Target(index), self.target_ns);
+            |index| timed(format!("drafter {index}"), Role::Drafter(index), self.draft_ns);
+        let target = |index| timed(format!("target {index}"), Role::Target(index), self.target_ns);
         let devices = (0..drafters).map(drafter).chain((0..self.replicas).map(target)).collect();
         let mut cluster =
             SimCluster::new(devices, oracle.clone(), self.cancellation, self.faults.clone())
                 .unwrap();
-        let limits =
-            Limits { max_tokens: self.tokens, context_length: usize::MAX, eos: Vec::new() };
-        let prompt = oracle.text(if self.prompt_passes.is_some() { 50 } else { 3 });
-        let mut sequence = Sequence::new(SequenceId(0), prompt, Sampling::greedy(), limits);
-        let outcome = generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(()));
-        assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
-        outcome?;
-        assert_eq!(sequence.generated().len(), self.tokens);
+        let prompt = if self.prompt_passes.is_some() { 50 } else { 3 };
+        answer(decoder, &mut cluster, &oracle, prompt, self.tokens)?;
         Ok((cluster.now_ns(), cluster))
     }
 

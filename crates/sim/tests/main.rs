@@ -1,7 +1,10 @@
 //! Decoders in virtual time. All tests are one program, because each program takes seconds to link.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 mod answers;
 mod auto;
+mod common;
 mod decoders;
 mod drafters;
 mod dsi;

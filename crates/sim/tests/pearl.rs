@@ -1,21 +1,19 @@
 //! Figures and tables of the PEARL paper, checked with the production decoder in virtual time.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
+use crate::common::{MS, answer, pair, sequence};
+use forerun_core::DraftShape;
 use forerun_core::trace::SpanKind;
-use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
-    Autoregressive, Decoder, DraftLength, Limits, Pearl, PearlDraftLength, PearlOptions,
-    PearlSchedule, Policy, Sequence, Speculative, SpeculativeDraftLength, generate,
+    Autoregressive, Decoder, DraftLength, Pearl, PearlDraftLength, PearlOptions, PearlSchedule,
+    Policy, Speculative, SpeculativeDraftLength,
 };
 use forerun_sim::{
-    AcceptanceModel, Cancellation, Cost, Device, ForwardCost, Oracle, SharedDevices, SimCluster,
+    AcceptanceModel, Cancellation, Cost, ForwardCost, Oracle, SharedDevices, SimCluster,
     SimulatedMethod, Simulation,
 };
 use proptest::prelude::*;
-use std::ops::ControlFlow;
 
-const MS: u64 = 1_000_000;
+const PROMPT: usize = 4;
 
 fn cluster(
     acceptance: AcceptanceModel,
@@ -24,23 +22,10 @@ fn cluster(
     target_ns: u64,
 ) -> (SimCluster, Oracle) {
     let oracle = Oracle { seed, drafters: vec![acceptance] };
-    let device = |name: &str, role, ns| Device {
-        name: name.into(),
-        roles: vec![role],
-        cost: Cost::constant(ns),
-    };
-    let devices = vec![
-        device("drafter", Role::Drafter(0), draft_ns),
-        device("target", Role::Target(0), target_ns),
-    ];
+    let devices = pair(Cost::constant(draft_ns), Cost::constant(target_ns));
     let cluster =
         SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, Vec::new()).unwrap();
     (cluster, oracle)
-}
-
-fn sequence(oracle: &Oracle, max_tokens: usize) -> Sequence {
-    let limits = Limits { max_tokens, context_length: usize::MAX, eos: Vec::new() };
-    Sequence::new(SequenceId(0), oracle.text(4), Sampling::greedy(), limits)
 }
 
 fn pearl(length: usize, options: &str) -> Pearl {
@@ -62,7 +47,7 @@ fn rounds(
     count: usize,
 ) -> (Vec<usize>, Vec<usize>, SimCluster) {
     let (mut cluster, oracle) = cluster(recorded(acceptance), 1, MS, 3 * MS);
-    let mut sequence = sequence(&oracle, 100);
+    let mut sequence = sequence(&oracle, PROMPT, 100);
     let mut committed = Vec::new();
     for _ in 0..count {
         let before = sequence.generated().len();
@@ -141,9 +126,7 @@ fn the_papers_schedule_waits_for_gamma_tokens() {
 fn eager_rounds_end_with_the_targets_pass() {
     let run = |options, draft_ns, acceptance| {
         let (mut cluster, oracle) = cluster(AcceptanceModel::Iid(acceptance), 1, draft_ns, 3 * MS);
-        let mut sequence = sequence(&oracle, 60);
-        let mut decoder = pearl(2, options);
-        generate(&mut decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+        answer(&mut pearl(2, options), &mut cluster, &oracle, PROMPT, 60).unwrap();
         cluster.now_ns()
     };
     // A drafter of 1 ms makes three tokens during the target's pass, though γ is 2.
@@ -166,9 +149,7 @@ proptest! {
     ) {
         let time = |decoder: &mut dyn Decoder| {
             let (mut cluster, oracle) = cluster(AcceptanceModel::Iid(acceptance), seed, 10 * MS, 100 * MS);
-            let mut sequence = sequence(&oracle, 60);
-            generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
-            assert_eq!(sequence.tokens(), oracle.text(64));
+            answer(decoder, &mut cluster, &oracle, PROMPT, 60).unwrap();
             cluster.now_ns()
         };
         let plain_ns = time(&mut Autoregressive);
@@ -197,9 +178,7 @@ fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
             for seed in 0..20 {
                 let (mut cluster, oracle) =
                     cluster(AcceptanceModel::Iid(acceptance), seed, 10 * MS, target_ms * MS);
-                let mut sequence = sequence(&oracle, 200);
-                let go_on = |_: &[_]| ControlFlow::Continue(());
-                generate(&mut decoder, &mut sequence, &mut cluster, go_on).unwrap();
+                answer(&mut decoder, &mut cluster, &oracle, PROMPT, 200).unwrap();
                 // As in the engine, the next answer continues with the learned draft length.
                 decoder =
                     Pearl::new("eager".parse().unwrap(), decoder.draft_length().for_new_answer(3));
@@ -230,9 +209,7 @@ fn pearl_is_faster_than_speculative_decoding_at_the_same_length() {
             let time = |seed| {
                 let (mut cluster, oracle) =
                     cluster(AcceptanceModel::Iid(acceptance), seed, 20 * MS, 100 * MS);
-                let mut sequence = sequence(&oracle, 200);
-                let go_on = |_: &[_]| ControlFlow::Continue(());
-                generate(&mut *make(), &mut sequence, &mut cluster, go_on).unwrap();
+                answer(&mut *make(), &mut cluster, &oracle, PROMPT, 200).unwrap();
                 cluster.now_ns()
             };
             (0..20).map(time).sum::<u64>()
@@ -292,19 +269,10 @@ fn a_layer_parallel_drafter_calibrates_once_in_five_tokens() {
         Oracle { seed: 1, drafters: vec![recorded(&"y".repeat(7))] },
         Cost { forward, ..Cost::constant(0) },
     );
-    let devices = vec![
-        Device { name: "drafter".into(), roles: vec![Role::Drafter(0)], cost: drafter },
-        Device {
-            name: "target".into(),
-            roles: vec![Role::Target(0)],
-            cost: Cost::constant(40 * MS),
-        },
-    ];
+    let devices = pair(drafter, Cost::constant(40 * MS));
     let mut cluster =
         SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, Vec::new()).unwrap();
-    let mut sequence = sequence(&oracle, 10);
-    let mut decoder = pearl(8, "eager");
-    generate(&mut decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+    answer(&mut pearl(8, "eager"), &mut cluster, &oracle, PROMPT, 10).unwrap();
     let drafts = cluster.trace().spans.iter().filter(|span| span.kind == SpanKind::Draft);
     let passes: Vec<u64> = drafts.map(|span| (span.end_ns - span.start_ns) / MS).collect();
     // The eighth token is wrong, and so are the tokens after it, which the drafter drafts, too.

@@ -1,7 +1,5 @@
 //! Plans: predictions from recorded and estimated profiles, and profiles from traces.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::SequenceId;
 use forerun_core::trace::{Span, SpanKind};
 use forerun_sim::planning::{
@@ -27,43 +25,21 @@ drafts = [[[0, 0], [0, 0], [3, 2], [3, 3], [0, 0], [0, 0], [0, 0], [0, 0]]]
 [[timing]]
 method = "autoregressive"
 link-ms = 0
-[timing.target]
-model = "t"
-layers = 2
-first-ms = 0
-rows-ms = [[1, 10], [5, 14]]
+target = { model = "t", layers = 2, first-ms = 0, rows-ms = [[1, 10], [5, 14]] }
 
 [[timing]]
 method = "speculative"
 drafter = "model"
 link-ms = 0.5
-[timing.target]
-model = "t"
-layers = 2
-first-ms = 50
-rows-ms = [[1, 10], [5, 14]]
-[timing.draft]
-model = "d"
-layers = 1
-first-ms = 5
-rows-ms = [[1, 2]]
-next-ms = 1
+target = { model = "t", layers = 2, first-ms = 50, rows-ms = [[1, 10], [5, 14]] }
+draft = { model = "d", layers = 1, first-ms = 5, rows-ms = [[1, 2]], next-ms = 1 }
 
 [[timing]]
 method = "speculative"
 drafter = "prompt-lookup"
 link-ms = 0
-[timing.target]
-model = "t"
-layers = 2
-first-ms = 10
-rows-ms = [[1, 10], [5, 14]]
-[timing.draft]
-model = "none"
-layers = 1
-first-ms = 0
-rows-ms = [[1, 0]]
-next-ms = 0
+target = { model = "t", layers = 2, first-ms = 10, rows-ms = [[1, 10], [5, 14]] }
+draft = { model = "none", layers = 1, first-ms = 0, rows-ms = [[1, 0]], next-ms = 0 }
 "#;
 
 fn ranking(text: &str, lengths: &[usize]) -> Vec<Prediction> {
@@ -114,27 +90,14 @@ reads-features = true
 [[timing]]
 method = "autoregressive"
 link-ms = 0
-[timing.target]
-model = "t"
-layers = 2
-first-ms = 0
-rows-ms = [[1, 10], [5, 14]]
+target = { model = "t", layers = 2, first-ms = 0, rows-ms = [[1, 10], [5, 14]] }
 
 [[timing]]
 method = "speculative"
 drafter = "eagle"
 link-ms = 0
-[timing.target]
-model = "t"
-layers = 2
-first-ms = 50
-rows-ms = [[1, 10], [5, 14]]
-[timing.draft]
-model = "d"
-layers = 1
-first-ms = 5
-rows-ms = [[1, 2], [3, 4]]
-next-ms = 1
+target = { model = "t", layers = 2, first-ms = 50, rows-ms = [[1, 10], [5, 14]] }
+draft = { model = "d", layers = 1, first-ms = 5, rows-ms = [[1, 2], [3, 4]], next-ms = 1 }
 
 [[timing]]
 method = "speculative"
@@ -142,17 +105,8 @@ drafter = "eagle"
 tree = true
 link-ms = 0
 scale = [[8, 2.0]]
-[timing.target]
-model = "t"
-layers = 2
-first-ms = 50
-rows-ms = [[1, 10]]
-[timing.draft]
-model = "d"
-layers = 1
-first-ms = 0
-rows-ms = [[1, 0]]
-next-ms = 0
+target = { model = "t", layers = 2, first-ms = 50, rows-ms = [[1, 10]] }
+draft = { model = "d", layers = 1, first-ms = 0, rows-ms = [[1, 0]], next-ms = 0 }
 "#;
 
 /// Of a short answer, the tokens of the first round are many. They count in simulated and measured
@@ -230,7 +184,7 @@ fn chains_beyond_the_positions_of_a_drafter_are_planned_once() {
 fn reasons_name_what_a_drafter_would_have_to_cost() {
     let recorded = RECORDED.replace("000000000000", "110110110110");
     let slow =
-        recorded.replace("rows-ms = [[1, 2]]\nnext-ms = 1", "rows-ms = [[1, 18]]\nnext-ms = 18");
+        recorded.replace("rows-ms = [[1, 2]], next-ms = 1", "rows-ms = [[1, 18]], next-ms = 18");
     let ranking = ranking(&slow, &[3]);
     let slow = ranking.iter().find(|found| found.drafter.as_deref() == Some("model")).unwrap();
     let Reason::DrafterTooSlow { drafter_cost, break_even, tokens_per_pass } = slow.reason else {

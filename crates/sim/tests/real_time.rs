@@ -2,12 +2,9 @@
 //!
 //! Upper bounds on their times are not tested, because the machine may be busy.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::trace::Trace;
 use forerun_sim::{
-    AcceptanceModel, Cancellation, Fault, FaultKind, Parameters, SimError, SimulatedMethod,
-    Simulation,
+    Cancellation, Fault, FaultKind, Parameters, SimError, SimulatedMethod, Simulation,
 };
 
 fn simulation(parameters: &Parameters) -> Simulation {
@@ -51,40 +48,6 @@ fn threads_run_the_same_jobs_as_virtual_time() {
                 assert_eq!(jobs(&measured.trace), jobs(&simulated.trace), "{method} {cancel}");
                 assert_eq!(a.accepted, b.accepted);
             }
-        }
-    }
-}
-
-/// A block drafter has the features of the same tokens on threads, and a full block takes no pass.
-#[test]
-fn drafters_of_blocks_run_the_same_jobs_as_in_virtual_time() {
-    let parameters = Parameters {
-        target_ms: Some(2.0),
-        draft_ms: Some(0.5),
-        draft_next_ms: Some(0.0),
-        draft_tokens: 3,
-        max_tokens: 20,
-        seed: 5,
-        ..Parameters::default()
-    };
-    for model in [
-        AcceptanceModel::Block(vec![0.8; 3]),
-        AcceptanceModel::Masks { positions: vec![0.8; 3], reads_features: true },
-    ] {
-        let mut simulation = simulation(&parameters);
-        simulation.acceptance = vec![model];
-        simulation.drafters[0].reads_features = true;
-        let (simulated, measured) =
-            (simulation.run().unwrap(), simulation.run_in_real_time().unwrap());
-        assert_eq!(jobs(&measured.trace), jobs(&simulated.trace));
-        assert_eq!(measured.statistics.accepted, simulated.statistics.accepted);
-        assert!(measured.statistics.accepted.iter().any(|&count| count > 0));
-        for method in [SimulatedMethod::Dsi, SimulatedMethod::Ssd] {
-            let refused = Simulation { method, ..simulation.clone() };
-            let error = refused.run().unwrap_err();
-            assert_eq!(error, SimError::ReadsFeatures(method));
-            assert!(error.to_string().contains(&format!("`{method}`")), "{error}");
-            assert_eq!(refused.run_in_real_time().unwrap_err(), error);
         }
     }
 }

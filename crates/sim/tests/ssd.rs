@@ -1,10 +1,7 @@
 //! SSD with the production decoder in virtual time, compared with speculative decoding and PEARL.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
+use crate::common::MS;
 use forerun_sim::{AcceptanceModel, Cancellation, Cost, SimulatedMethod, Simulation};
-
-const MS: u64 = 1_000_000;
 
 /// Returns a simulation in which further rows are free.
 fn simulation(method: SimulatedMethod, acceptance: f64, ratio: u64, length: usize) -> Simulation {

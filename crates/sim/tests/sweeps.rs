@@ -1,7 +1,5 @@
 //! Sweeps: a row is a function of its configuration, independent of threads and interruptions.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_sim::Parameters;
 use forerun_sim::sweep::{RESULTS, Sweep, SweepError, Table, run};
 use std::fs;

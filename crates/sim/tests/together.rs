@@ -1,7 +1,6 @@
 //! Several sequences in one virtual time.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
+use crate::common::{MS, pair};
 use forerun_core::trace::{SpanKind, Trace};
 use forerun_core::{
     Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, ScoreJob, SequenceId,
@@ -16,8 +15,6 @@ use forerun_sim::{
 };
 use proptest::prelude::*;
 use std::ops::ControlFlow;
-
-const MS: u64 = 1_000_000;
 
 /// Returns the cost of passes of `ns` for one row and `row_ns` for each further one.
 fn linear(ns: u64, row_ns: u64) -> Cost {
@@ -295,12 +292,7 @@ fn automatic_lengths_follow_the_load() {
     let mean_draft = |sequences: u64, row_ns| {
         let mut cluster = {
             let cost = linear(20 * MS, row_ns);
-            let device =
-                |name: &str, role, cost| Device { name: name.into(), roles: vec![role], cost };
-            let devices = vec![
-                device("drafter", Role::Drafter(0), Cost::constant(2 * MS)),
-                device("target", Role::Target(0), cost),
-            ];
+            let devices = pair(Cost::constant(2 * MS), cost);
             let oracle = Oracle { seed: 4, drafters: vec![AcceptanceModel::Iid(0.8)] };
             SimCluster::new(devices, oracle, Cancellation::Layer, Vec::new()).unwrap()
         };

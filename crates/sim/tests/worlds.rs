@@ -4,21 +4,19 @@
 //! none of the parameters. Its model of easy and hard stretches fits worlds without drift and
 //! bursts, not the others.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
+use crate::common::{answer, device};
 use forerun_core::testing::env_number;
-use forerun_core::{DraftShape, Role, Sampling, SequenceId};
+use forerun_core::{DraftShape, Role};
 use forerun_decode::{
-    Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength,
-    PearlOptions, Sequence, Speculative, SpeculativeDraftLength, Ssd, TreeLimits, generate,
-    typical_tree,
+    Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength,
+    PearlOptions, Speculative, SpeculativeDraftLength, Ssd, TreeLimits, typical_tree,
 };
 use forerun_sim::{
     AcceptanceModel, Calibration, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost,
     Oracle, SimCluster,
 };
 use std::fmt;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -268,11 +266,7 @@ impl World {
         max_tokens: usize,
     ) -> f64 {
         let oracle = Oracle { seed: self.seed, drafters: vec![self.acceptance.clone()] };
-        let device = |role, cost: &Cost| Device {
-            name: format!("{role:?}"),
-            roles: vec![role],
-            cost: cost.clone(),
-        };
+        let device = |role, cost: &Cost| device(format!("{role:?}"), role, cost.clone());
         let targets = (0..self.replicas).map(|index| device(Role::Target(index), &self.target));
         let devices: Vec<Device> =
             targets.chain([device(Role::Drafter(0), &self.drafter)]).collect();
@@ -283,11 +277,7 @@ impl World {
         let faults = faults.collect();
         let cluster = SimCluster::new(devices, oracle.clone(), Cancellation::Layer, faults);
         let mut cluster = cluster.unwrap().without_trace().with_lent_cores(self.slowdown);
-        let limits = Limits { max_tokens, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence =
-            Sequence::new(SequenceId(0), oracle.text(prompt), Sampling::greedy(), limits);
-        generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
-        assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
+        answer(decoder, &mut cluster, &oracle, prompt, max_tokens).unwrap();
         cluster.now_ns() as f64
     }
 

@@ -21,10 +21,8 @@ const PREFIX: &str = "step-";
 const STATE: &str = "training_state.json";
 const MOMENTS: &str = "optimizer.safetensors";
 
-/// The state of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RunState<O> {
-    /// The options of the run.
     pub(crate) options: O,
     /// The description of the learner ([`Learner::description`](crate::Learner::description)).
     #[serde(default)]
@@ -94,7 +92,6 @@ pub(crate) fn save<O: Serialize>(
     Ok(complete)
 }
 
-/// Returns the checkpoints in `folder`, the newest first.
 pub(crate) fn newest_first(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     Ok(list(folder)?.into_iter().rev().map(|(_, path)| path).collect())
 }

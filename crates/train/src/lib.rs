@@ -9,6 +9,8 @@
 //! This crate may use files, threads and the clock. It has many dependencies, so no crate that
 //! generates text depends on it.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
+
 mod checkpoint;
 pub mod data;
 pub mod drafter;

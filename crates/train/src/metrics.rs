@@ -231,7 +231,6 @@ fn lines(path: &Path) -> Result<Vec<(String, Record)>, MetricsError> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -1,7 +1,7 @@
 //! Muon: matrices move along their orthogonalized momentum (Jordan et al.,
 //! <https://kellerjordan.github.io/posts/muon>).
 
-use crate::ops::matrix::{Matrix, MatrixMut, Write, multiply};
+use crate::ops::matrix::{Matrix, MatrixMut, Write, multiply, set_product};
 
 /// Decay rate of the momentum.
 const MOMENTUM: f32 = 0.95;
@@ -51,7 +51,7 @@ fn orthogonalize(matrix: &mut [f32], [rows, columns]: [usize; 2]) {
     for _ in 0..ITERATIONS {
         let x = Matrix::new(matrix, columns);
         let [left, right] = if rows <= columns { [x, x.transposed()] } else { [x.transposed(), x] };
-        multiply(&mut MatrixMut::new(&mut gram, side), left, right, 1.0, Write::Replace);
+        set_product(&mut gram, left, right);
         // factor = aI + bG + cG²
         let g = Matrix::new(&gram, side);
         multiply(&mut MatrixMut::new(&mut factor, side), g, g, c, Write::Replace);
@@ -59,7 +59,7 @@ fn orthogonalize(matrix: &mut [f32], [rows, columns]: [usize; 2]) {
         factor.iter_mut().step_by(side + 1).for_each(|diagonal| *diagonal += a);
         let f = Matrix::new(&factor, side);
         let [left, right] = if rows <= columns { [f, x] } else { [x, f] };
-        multiply(&mut MatrixMut::new(&mut next, columns), left, right, 1.0, Write::Replace);
+        set_product(&mut next, left, right);
         matrix.copy_from_slice(&next);
     }
 }

@@ -119,7 +119,6 @@ fn write(picture: &Path, curves: &impl Picture) -> Result<(), PlotError> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::metrics::{AcceptanceRecord, EvaluationRecord, MetricsLog};

@@ -1,6 +1,4 @@
 //! Batches: every token is a target once per epoch, and the order is a function of seed and step.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::path::Path;
 
 use crate::common::{books, quiet, tokenizer, write_books};

@@ -1,7 +1,5 @@
 //! Data sets: reading returns exactly the prepared documents, and an incomplete data set cannot be
 //! opened.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,7 +1,5 @@
 //! The engine computes the same logits as the trainer, from the weights that the trainer exports.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use candle_core::Device;
 use forerun_core::SequenceId;
 use forerun_cpu::{Team, Transformer, Weights};

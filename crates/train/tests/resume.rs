@@ -2,8 +2,6 @@
 //! uninterrupted run.
 
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun_core::testing::cases;
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::example_config;
@@ -181,8 +179,7 @@ fn records(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
         Record::Evaluation(record) => (record.step, 0, record.bits_per_byte.to_bits()),
         Record::Acceptance(record) => (record.step, 0, record.acceptance[2].overlap.to_bits()),
     };
-    let log = read_metrics(&folder.join(name).join("log.jsonl")).unwrap();
-    log.into_iter().map(numbers).collect()
+    read_metrics(&folder.join(name).join("log.jsonl")).unwrap().into_iter().map(numbers).collect()
 }
 
 fn is_writing_a_checkpoint(run: &Path) -> bool {

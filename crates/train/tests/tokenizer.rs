@@ -1,7 +1,5 @@
 //! The trained tokenizer encodes every text, and both the engine and the `tokenizers` crate read
 //! its files.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::io::Write;
 
 use crate::common::{books, quiet, tokenizer, write_books};

@@ -200,15 +200,7 @@ impl<'a> Laboratory<'a> {
     /// Returns the timing of a setting without times.
     pub(super) fn timing_of(&mut self, bench: &Bench, setting: &Setting) -> MethodTiming {
         let plan = &setting.plan;
-        let passes = |model: String, layers: usize| MeasuredPasses {
-            model,
-            layers,
-            first_ms: 0.0,
-            rows_ms: Vec::new(),
-            next_ms: None,
-            gathers: None,
-            hand_overs: None,
-        };
+        let passes = |model, layers| MeasuredPasses { model, layers, ..MeasuredPasses::default() };
         let drafter = setting.drafter().map(|name| match plan.draft_model() {
             Some(model) => {
                 let path = self.loader.locate(model).ok();

@@ -358,8 +358,6 @@ const SLOWER: f64 = 1.5;
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "tests")]
-
     use super::*;
     use crate::planning::{MeasurementOptions, settings};
     use forerun::{Canceller, DraftTokens, DrafterKind, Loader, Options, RandomPair};

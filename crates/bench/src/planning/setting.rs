@@ -278,8 +278,6 @@ fn drafters(base: &Options) -> Result<Vec<(DrafterKind, Option<ModelSource>)>, P
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "tests")]
-
     use super::*;
 
     #[test]

@@ -48,7 +48,6 @@ impl<'a> LayerSweep<'a> {
         (sizes.len() > 1).then_some(Self { sizes, rows })
     }
 
-    /// The names of the rows.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.rows.iter().map(|row| row.name.as_str())
     }

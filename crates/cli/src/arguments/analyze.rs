@@ -1,7 +1,8 @@
 //! Options of `forerun analyze`.
 
+use super::headings::{MEASUREMENT, MODEL, PROMPTS};
 use super::values::{ChosenTypes, layer_groups, weight_types_or_auto};
-use super::{ModelArguments, SuiteArguments, headings, values};
+use super::{ModelArguments, SuiteArguments, values};
 use clap::{Args, Subcommand};
 use forerun::{LayerStrategy, ModelSource, WeightTypes};
 use std::path::PathBuf;
@@ -33,20 +34,15 @@ pub(crate) struct PairArguments {
     pub(crate) model: ModelArguments,
 
     /// Draft model.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "MODEL", help_heading = MODEL)]
     pub(crate) draft_model: ModelSource,
 
     /// Type of the weights in memory [default: each checkpoint's own]
-    #[arg(
-        long,
-        value_name = "TYPE",
-        value_parser = values::weight_types(),
-        help_heading = headings::MODEL
-    )]
+    #[arg(long, value_name = "TYPE", value_parser = values::weight_types(), help_heading = MODEL)]
     pub(crate) dtype: Option<WeightTypes>,
 
     /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
-    #[arg(long, help_heading = headings::MODEL)]
+    #[arg(long, help_heading = MODEL)]
     pub(crate) offline: bool,
 }
 
@@ -60,7 +56,7 @@ pub(crate) struct AcceptanceArguments {
     pub(crate) suites: SuiteArguments,
 
     /// Use N prompts of each category, evenly chosen.
-    #[arg(long, value_name = "N", value_parser = values::count(1..), help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "N", value_parser = values::count(1..), help_heading = PROMPTS)]
     pub(crate) limit: Option<usize>,
 
     /// Number of tokens of each answer; the paper has 256.
@@ -68,7 +64,7 @@ pub(crate) struct AcceptanceArguments {
     pub(crate) max_tokens: usize,
 
     /// Number of threads, one for each core [default: see `forerun devices`]
-    #[arg(long, short = 't', value_name = "N", help_heading = headings::MEASUREMENT)]
+    #[arg(long, short = 't', value_name = "N", help_heading = MEASUREMENT)]
     pub(crate) threads: Option<usize>,
 }
 
@@ -79,7 +75,7 @@ pub(crate) struct LayersArguments {
     pub(crate) model: ModelArguments,
 
     /// Target with the same vocabulary, to report the acceptance rate as well.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "MODEL", help_heading = MODEL)]
     pub(crate) target: Option<ModelSource>,
 
     /// Type of the weights in memory; mixes are llama.cpp's.
@@ -88,7 +84,7 @@ pub(crate) struct LayersArguments {
         value_name = "TYPE",
         default_value = "auto",
         value_parser = weight_types_or_auto(),
-        help_heading = headings::MODEL
+        help_heading = MODEL
     )]
     pub(crate) dtype: ChosenTypes,
 
@@ -117,30 +113,30 @@ pub(crate) struct LayersArguments {
     pub(crate) least_overlap: f64,
 
     /// Prompts: `default`, the name of a suite, or a file, as for `forerun bench run --suite`.
-    #[arg(long, value_name = "SUITE", default_value = "default", help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "SUITE", default_value = "default", help_heading = PROMPTS)]
     pub(crate) prompts: String,
 
     /// Directory with the files of the suites.
-    #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "DIR", help_heading = PROMPTS)]
     pub(crate) data: Option<PathBuf>,
 
     /// Use N prompts of each category, evenly chosen.
-    #[arg(long, value_name = "N", value_parser = values::count(1..), help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "N", value_parser = values::count(1..), help_heading = PROMPTS)]
     pub(crate) limit: Option<usize>,
 
     /// Maximum number of tokens of each prompt.
-    #[arg(long, value_name = "N", default_value_t = 128, help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "N", default_value_t = 128, help_heading = PROMPTS)]
     pub(crate) tokens: usize,
 
     /// Number of threads, one for each core [default: see `forerun devices`]
-    #[arg(long, short = 't', value_name = "N", help_heading = headings::MEASUREMENT)]
+    #[arg(long, short = 't', value_name = "N", help_heading = MEASUREMENT)]
     pub(crate) threads: Option<usize>,
 
     /// Number of rows of the timed forward passes.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::count(1..=4096), help_heading = headings::MEASUREMENT)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::count(1..=4096), help_heading = MEASUREMENT)]
     pub(crate) rows: usize,
 
     /// Number of times each forward pass is measured; 0 measures none.
-    #[arg(long, value_name = "N", default_value_t = 51, value_parser = values::count(0..=1_000_000), help_heading = headings::MEASUREMENT)]
+    #[arg(long, value_name = "N", default_value_t = 51, value_parser = values::count(0..=1_000_000), help_heading = MEASUREMENT)]
     pub(crate) rounds: usize,
 }

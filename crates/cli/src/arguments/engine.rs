@@ -1,7 +1,8 @@
 //! The options of models, drafts and devices.
 
+use super::ModelArguments;
+use super::headings::{DEVICES, DRAFTING, EASYSPEC, MODEL};
 use super::values::{self, ChosenCacheType, ChosenTypes, layer_groups};
-use super::{ModelArguments, headings};
 use clap::Args;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
@@ -18,7 +19,7 @@ pub struct EngineArguments {
     ///
     /// The checkpoint says which kind of drafter it is. A model with another vocabulary than the
     /// target's can draft chains, but not trees.
-    #[arg(long, alias = "model-draft", value_name = "MODEL", help_heading = headings::MODEL)]
+    #[arg(long, alias = "model-draft", value_name = "MODEL", help_heading = MODEL)]
     pub(crate) draft_model: Option<ModelSource>,
 
     /// Type of the weights in memory; mixes are llama.cpp's.
@@ -27,7 +28,7 @@ pub struct EngineArguments {
         value_name = "TYPE",
         default_value = "auto",
         value_parser = values::weight_types_or_auto(),
-        help_heading = headings::MODEL
+        help_heading = MODEL
     )]
     pub(crate) dtype: ChosenTypes,
 
@@ -37,7 +38,7 @@ pub struct EngineArguments {
         value_name = "TYPE",
         default_value = "auto",
         value_parser = values::cache_type_or_auto(),
-        help_heading = headings::MODEL
+        help_heading = MODEL
     )]
     pub(crate) kv_type: ChosenCacheType,
 
@@ -45,12 +46,7 @@ pub struct EngineArguments {
     ///
     /// A full cache drops the least recently used tokens and computes them again when they are
     /// needed. With `--method auto` and no `--placement`, a drafter may use the memory twice.
-    #[arg(
-        long,
-        value_name = "BYTES",
-        value_parser = values::bytes,
-        help_heading = headings::MODEL
-    )]
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes, help_heading = MODEL)]
     pub(crate) cache_bytes: Option<usize>,
 
     /// Maximum number of tokens of a prompt and its answer together; 0 is the model's own maximum,
@@ -60,35 +56,25 @@ pub struct EngineArguments {
         aliases = ["ctx-size", "max-model-len"],
         short_alias = 'c',
         value_name = "N",
-        help_heading = headings::MODEL
+        help_heading = MODEL
     )]
     pub(crate) context_length: Option<usize>,
 
     /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
-    #[arg(long, help_heading = headings::MODEL)]
+    #[arg(long, help_heading = MODEL)]
     pub(crate) offline: bool,
 
     /// When to draft and when to verify.
     ///
     /// The default is `speculative` with a drafter, otherwise `autoregressive`. It is `auto` if
     /// `--placement` gives drafter and target separate devices and `--draft-tokens` is `auto`.
-    #[arg(
-        long,
-        value_name = "METHOD",
-        value_parser = values::method(),
-        help_heading = headings::DRAFTING
-    )]
+    #[arg(long, value_name = "METHOD", value_parser = values::method(), help_heading = DRAFTING)]
     pub(crate) method: Option<Method>,
 
     /// What proposes tokens.
     ///
     /// The default is the kind that `--draft-model` contains, or `none` without a draft model.
-    #[arg(
-        long,
-        value_name = "DRAFTER",
-        value_parser = values::drafter(),
-        help_heading = headings::DRAFTING
-    )]
+    #[arg(long, value_name = "DRAFTER", value_parser = values::drafter(), help_heading = DRAFTING)]
     pub(crate) drafter: Option<DrafterKind>,
 
     /// Guess tokens from earlier text in the rounds where that is expected to beat the drafter.
@@ -100,7 +86,7 @@ pub struct EngineArguments {
         value_name = "LOOKUP",
         default_value = "none",
         value_parser = values::lookup(),
-        help_heading = headings::DRAFTING
+        help_heading = DRAFTING
     )]
     pub(crate) lookup: Lookup,
 
@@ -117,7 +103,7 @@ pub struct EngineArguments {
         aliases = ["draft", "draft-max", "draft-n"],
         value_name = "N|auto|assisted",
         default_value = "auto",
-        help_heading = headings::DRAFTING
+        help_heading = DRAFTING
     )]
     pub(crate) draft_tokens: DraftTokens,
 
@@ -131,28 +117,28 @@ pub struct EngineArguments {
     /// then 2 of each, then 1.
     ///
     /// Trees need `--method speculative`.
-    #[arg(long, value_name = "TREE", default_value = "none", help_heading = headings::DRAFTING)]
+    #[arg(long, value_name = "TREE", default_value = "none", help_heading = DRAFTING)]
     pub(crate) tree: Tree,
 
     /// Additional drafter: a model, or `prompt-lookup`. May be given several times.
     ///
     /// `--method speculative`, `pearl` and `auto` use the drafter that is expected to be the
     /// fastest on the text at hand. With `dsi`, all of them draft at the same time.
-    #[arg(long, value_name = "MODEL|prompt-lookup", help_heading = headings::DRAFTING)]
+    #[arg(long, value_name = "MODEL|prompt-lookup", help_heading = DRAFTING)]
     pub(crate) also_draft: Vec<AdditionalDrafter>,
 
     /// Variant of `--method pearl`.
     ///
     /// With `eager`, a round ends with the target's forward pass; with `paper`, drafter and target
     /// wait for each other. Add `,no-pre-verify` or `,no-post-verify` to leave out that part.
-    #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = headings::DRAFTING)]
+    #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = DRAFTING)]
     pub(crate) pearl: PearlOptions,
 
     #[command(flatten)]
     pub(crate) easyspec: EasySpecArguments,
 
     /// Number of threads, one for each core [default: see `forerun devices`]
-    #[arg(long, short = 't', value_name = "N", help_heading = headings::DEVICES)]
+    #[arg(long, short = 't', value_name = "N", help_heading = DEVICES)]
     pub(crate) threads: Option<usize>,
 
     /// Devices that run the drafter and the target [default: see `forerun devices`]
@@ -169,7 +155,7 @@ pub struct EngineArguments {
     /// `drafter=rank:0,target=rank:1` runs `generate` and `serve` on the processes of `mpirun`
     /// (feature `mpi`). The ranks of `target=rank:1+rank:2` compute one target together; those of
     /// `target=rank:1/rank:2` have some of its layers each.
-    #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
+    #[arg(long, value_name = "PLACEMENT", help_heading = DEVICES)]
     pub(crate) placement: Option<Placement>,
 
     /// Number of the target's first layers on a GPU (`-ngl` of llama.cpp).
@@ -181,7 +167,7 @@ pub struct EngineArguments {
         visible_alias = "n-gpu-layers",
         alias = "ngl",
         value_name = "N",
-        help_heading = headings::DEVICES
+        help_heading = DEVICES
     )]
     pub(crate) gpu_layers: Option<usize>,
 
@@ -192,12 +178,12 @@ pub struct EngineArguments {
         value_name = "SECONDS",
         default_value_t = 10,
         value_parser = clap::value_parser!(u64).range(1..=86_400),
-        help_heading = headings::DEVICES
+        help_heading = DEVICES
     )]
     pub(crate) rank_timeout: u64,
 
     /// Keep each thread on its core in the default placement, even if other programs need it.
-    #[arg(long, help_heading = headings::DEVICES)]
+    #[arg(long, help_heading = DEVICES)]
     pub(crate) pin: bool,
 }
 
@@ -206,22 +192,12 @@ pub struct EngineArguments {
 pub(crate) struct EasySpecArguments {
     /// Number of layers that `--drafter easyspec` computes at a time, in the paper's default
     /// groups; 1 is ordinary drafting [default: 4]
-    #[arg(
-        long,
-        value_name = "N",
-        conflicts_with = "layer_groups",
-        help_heading = headings::EASYSPEC
-    )]
+    #[arg(long, value_name = "N", conflicts_with = "layer_groups", help_heading = EASYSPEC)]
     pub(crate) lp: Option<usize>,
 
     /// Groups of layers that `--drafter easyspec` computes at a time, such as `0,1-3,4-7,8`, or
     /// `@FILE`, which `forerun analyze layers --search FILE` writes.
-    #[arg(
-        long,
-        value_name = "GROUPS|@FILE",
-        value_parser = layer_groups,
-        help_heading = headings::EASYSPEC
-    )]
+    #[arg(long, value_name = "GROUPS|@FILE", value_parser = layer_groups, help_heading = EASYSPEC)]
     pub(crate) layer_groups: Option<LayerStrategy>,
 
     /// When the cache of `--drafter easyspec` is made exact [default: every-round]
@@ -229,7 +205,7 @@ pub(crate) struct EasySpecArguments {
         long,
         value_name = "POLICY",
         value_parser = values::calibration_policy(),
-        help_heading = headings::EASYSPEC
+        help_heading = EASYSPEC
     )]
     pub(crate) calibration: Option<CalibrationPolicy>,
 }

@@ -1,6 +1,7 @@
 //! Options of `forerun make-pair`.
 
-use super::{headings, values};
+use super::headings::MODEL;
+use super::values;
 use clap::Args;
 use forerun::checkpoint::Dtype;
 use forerun::{ModelSource, WeightTypes};
@@ -79,35 +80,35 @@ pub(crate) struct MakePairArguments {
     pub(crate) max_tokens: usize,
 
     /// Number of layers of the target, including those of `--from`.
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = values::count(1..=4_096), help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = values::count(1..=4_096), help_heading = MODEL)]
     pub(crate) layers: usize,
 
     /// Number of layers of the drafter; they are the target's first layers.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = MODEL)]
     pub(crate) draft_layers: usize,
 
     /// Width of the hidden states of both models.
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = values::count(1..=1_048_576), help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = values::count(1..=1_048_576), help_heading = MODEL)]
     pub(crate) hidden: usize,
 
     /// Width of the MLPs.
-    #[arg(long, value_name = "N", default_value_t = 2816, value_parser = values::count(1..=16_777_216), help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 2816, value_parser = values::count(1..=16_777_216), help_heading = MODEL)]
     pub(crate) intermediate: usize,
 
     /// Number of query heads.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = values::count(1..=65_536), help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = values::count(1..=65_536), help_heading = MODEL)]
     pub(crate) heads: usize,
 
     /// Number of key and value heads.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = values::count(1..=65_536), help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = values::count(1..=65_536), help_heading = MODEL)]
     pub(crate) kv_heads: usize,
 
     /// Vocabulary size, at least 258; with 4096, the tokenizer is that of the demonstration pair.
-    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = MODEL)]
     pub(crate) vocab_size: usize,
 
     /// Context length.
-    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = values::count(1..=268_435_456), help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = values::count(1..=268_435_456), help_heading = MODEL)]
     pub(crate) context: usize,
 
     /// Type in which the weights are stored.
@@ -116,7 +117,7 @@ pub(crate) struct MakePairArguments {
         value_name = "TYPE",
         default_value = "bf16",
         value_parser = values::laboratory::stored_type(),
-        help_heading = headings::MODEL
+        help_heading = MODEL
     )]
     pub(crate) dtype: Dtype,
 
@@ -126,7 +127,7 @@ pub(crate) struct MakePairArguments {
         value_name = "TYPES",
         value_delimiter = ',',
         value_parser = values::gguf_types(),
-        help_heading = headings::MODEL
+        help_heading = MODEL
     )]
     pub(crate) gguf: Vec<WeightTypes>,
 }

@@ -25,6 +25,7 @@ pub(crate) mod values;
 use crate::missing::Missing;
 use clap::{Args, Parser, Subcommand};
 use forerun::{ModelSource, TokenId, VerificationChoice, WeightType, WeightTypes};
+use headings::{CHAT, DRAFTING, OUTPUT, PROMPTS, SAMPLING, STOPPING, STRUCTURE};
 use std::path::PathBuf;
 use values::{ChosenTypes, token_bias};
 
@@ -303,7 +304,7 @@ pub(crate) struct DoctorArguments {
 pub(crate) struct CertifyArguments {
     /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt`
     /// or `text` [default: four texts of several kinds; with `--full` or `--endpoint`, twelve]
-    #[arg(long, value_name = "FILE", help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "FILE", help_heading = PROMPTS)]
     pub(crate) prompts: Option<PathBuf>,
 
     /// Check all drafters and shapes of drafts with each method, with more and longer answers, which
@@ -573,24 +574,24 @@ pub(crate) struct GenerateArguments {
     ///
     /// `{+accepted+}`, `[-rejected-]` (of a tree, the first candidate); the target's own tokens
     /// have no marks. On a terminal, colours replace the marks unless `NO_COLOR` is set.
-    #[arg(long, conflicts_with = "json", help_heading = headings::OUTPUT)]
+    #[arg(long, conflicts_with = "json", help_heading = OUTPUT)]
     pub(crate) show_drafts: bool,
 
     /// Print one JSON object instead of text, with the tokens, why the answer ended, and all
     /// statistics.
-    #[arg(long, help_heading = headings::OUTPUT)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 
     /// With `--json`, report each token's log-probability and those of the N best alternatives, up
     /// to 20.
     ///
     /// They are the target's own, before all sampling options.
-    #[arg(long, value_name = "N", requires = "json", help_heading = headings::OUTPUT)]
+    #[arg(long, value_name = "N", requires = "json", help_heading = OUTPUT)]
     pub(crate) logprobs: Option<usize>,
 
     /// Write a timeline of all devices to a file: text (`.txt`), a picture (`.svg`), or else JSON
     /// that Perfetto (ui.perfetto.dev) opens.
-    #[arg(long, value_name = "FILE", help_heading = headings::OUTPUT)]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) trace: Option<PathBuf>,
 }
 
@@ -603,20 +604,20 @@ pub(crate) struct ChatArguments {
         visible_alias = "system-prompt",
         value_name = "TEXT",
         allow_hyphen_values = true,
-        help_heading = headings::CHAT
+        help_heading = CHAT
     )]
     pub(crate) system: Option<String>,
 
     /// Chat template: a Jinja file, the name of a template that the checkpoint ships, or `plain`
     /// ("User: …", "Assistant: …") [default: the checkpoint's, or `plain`]
-    #[arg(long, value_name = "FILE|NAME", help_heading = headings::CHAT)]
+    #[arg(long, value_name = "FILE|NAME", help_heading = CHAT)]
     pub(crate) chat_template: Option<String>,
 
     /// Do not save what you type.
     ///
     /// Otherwise, lines typed at a terminal are saved in `~/.local/state/forerun/history`
     /// (or below `$XDG_STATE_HOME`), on Windows in `%LOCALAPPDATA%\forerun\history`.
-    #[arg(long, help_heading = headings::CHAT)]
+    #[arg(long, help_heading = CHAT)]
     pub(crate) no_history: bool,
 
     #[command(flatten)]
@@ -632,21 +633,21 @@ pub(crate) struct StructureArguments {
     /// Objects have their properties in the order of the schema. If an answer is cut before it is
     /// complete, with this or another option of its structure, the exit status of `generate` and
     /// `run` is 3.
-    #[arg(long, value_name = "FILE|JSON", help_heading = headings::STRUCTURE)]
+    #[arg(long, value_name = "FILE|JSON", help_heading = STRUCTURE)]
     pub(crate) json_schema: Option<String>,
 
     /// Answer with any JSON object.
-    #[arg(long, help_heading = headings::STRUCTURE)]
+    #[arg(long, help_heading = STRUCTURE)]
     pub(crate) json_object: bool,
 
     /// Answer with a text of a grammar: GBNF (llama.cpp) or Lark (llguidance).
     ///
     /// The extension `.gbnf` or `.lark` says which; in other files, rules with `::=` are GBNF.
-    #[arg(long, value_name = "FILE", help_heading = headings::STRUCTURE)]
+    #[arg(long, value_name = "FILE", help_heading = STRUCTURE)]
     pub(crate) grammar: Option<PathBuf>,
 
     /// Answer with a text that a regular expression matches as a whole.
-    #[arg(long, value_name = "REGEX", allow_hyphen_values = true, help_heading = headings::STRUCTURE)]
+    #[arg(long, value_name = "REGEX", allow_hyphen_values = true, help_heading = STRUCTURE)]
     pub(crate) regex: Option<String>,
 }
 
@@ -662,7 +663,7 @@ pub(crate) struct AnswerArguments {
         value_name = "VERIFICATION",
         default_value = "auto",
         value_parser = values::verification(),
-        help_heading = headings::DRAFTING
+        help_heading = DRAFTING
     )]
     pub(crate) verify: VerificationChoice,
 
@@ -674,18 +675,18 @@ pub(crate) struct AnswerArguments {
         aliases = ["n-predict", "predict"],
         value_name = "N",
         value_parser = values::tokens,
-        help_heading = headings::STOPPING
+        help_heading = STOPPING
     )]
     pub(crate) max_tokens: Option<usize>,
 
     /// Stop before this text.
     ///
     /// May be given several times; the first match ends the answer.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = headings::STOPPING)]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = STOPPING)]
     pub(crate) stop: Vec<String>,
 
     /// Continue after the model's end-of-text token.
-    #[arg(long, help_heading = headings::STOPPING)]
+    #[arg(long, help_heading = STOPPING)]
     pub(crate) ignore_eos: bool,
 
     #[command(flatten)]
@@ -694,63 +695,53 @@ pub(crate) struct AnswerArguments {
     /// Sampling temperature; 0 always takes the most probable token [default: 0; with `forerun run`
     /// and `chat`, as the checkpoint suggests, or else 0.8 with `--top-k 40 --top-p 0.95 --min-p
     /// 0.05`]
-    #[arg(long, alias = "temp", value_name = "T", help_heading = headings::SAMPLING)]
+    #[arg(long, alias = "temp", value_name = "T", help_heading = SAMPLING)]
     pub(crate) temperature: Option<f32>,
 
     /// Seed that makes sampled text reproducible.
     ///
     /// Without a seed, each answer draws a new one.
-    #[arg(long, value_name = "N", help_heading = headings::SAMPLING)]
+    #[arg(long, value_name = "N", help_heading = SAMPLING)]
     pub(crate) seed: Option<u64>,
 
     /// Sample among the K most probable tokens; 0 keeps all [default: 0]
-    #[arg(long, value_name = "K", help_heading = headings::SAMPLING)]
+    #[arg(long, value_name = "K", help_heading = SAMPLING)]
     pub(crate) top_k: Option<usize>,
 
     /// Sample among the most probable tokens that together have probability P; 1 keeps all
     /// [default: 1]
-    #[arg(long, value_name = "P", help_heading = headings::SAMPLING)]
+    #[arg(long, value_name = "P", help_heading = SAMPLING)]
     pub(crate) top_p: Option<f32>,
 
     /// Sample among tokens at least P times as probable as the most probable one; 0 keeps all
     /// [default: 0]
-    #[arg(long, value_name = "P", help_heading = headings::SAMPLING)]
+    #[arg(long, value_name = "P", help_heading = SAMPLING)]
     pub(crate) min_p: Option<f32>,
 
     /// Penalty for tokens that occur in the prompt or the answer; 1 disables it [default: 1]
-    #[arg(
-        long,
-        visible_alias = "repeat-penalty",
-        value_name = "P",
-        help_heading = headings::SAMPLING
-    )]
+    #[arg(long, visible_alias = "repeat-penalty", value_name = "P", help_heading = SAMPLING)]
     pub(crate) repetition_penalty: Option<f32>,
 
     /// Penalty for each time that a token occurs in the answer, from -2 to 2: subtracted from its
     /// logit.
-    #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = SAMPLING)]
     pub(crate) frequency_penalty: f32,
 
     /// Penalty for tokens that occur in the answer, from -2 to 2: subtracted from their logits.
-    #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = SAMPLING)]
     pub(crate) presence_penalty: f32,
 
     /// Add a bias from -100 to 100 to a token's logit. May be given several times.
     ///
     /// `TOKEN` is a token id. Example: `--logit-bias 15043=-2.5`
-    #[arg(
-        long,
-        value_name = "TOKEN=BIAS",
-        value_parser = token_bias,
-        help_heading = headings::SAMPLING
-    )]
+    #[arg(long, value_name = "TOKEN=BIAS", value_parser = token_bias, help_heading = SAMPLING)]
     pub(crate) logit_bias: Vec<(TokenId, f32)>,
 
     /// Sample as the checkpoint's `generation_config.json` suggests.
     #[arg(
         long,
         conflicts_with_all = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"],
-        help_heading = headings::SAMPLING
+        help_heading = SAMPLING
     )]
     pub(crate) suggested_sampling: bool,
 

@@ -1,6 +1,7 @@
 //! Options of `forerun plan`.
 
-use super::{BY_POSITION, EngineArguments, MODEL, headings, values};
+use super::headings::{MEASUREMENT, OUTPUT, PROMPTS};
+use super::{BY_POSITION, EngineArguments, MODEL, values};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -42,7 +43,7 @@ pub(crate) struct PlanArguments {
         long,
         value_name = "FILE",
         conflicts_with_all = OF_MEASUREMENTS,
-        help_heading = headings::MEASUREMENT
+        help_heading = MEASUREMENT
     )]
     pub(crate) hardware: Option<PathBuf>,
 
@@ -56,12 +57,12 @@ pub(crate) struct PlanArguments {
         value_name = "SECONDS",
         default_value_t = 60,
         value_parser = clap::value_parser!(u64).range(0..=86_400),
-        help_heading = headings::MEASUREMENT
+        help_heading = MEASUREMENT
     )]
     pub(crate) seconds: u64,
 
     /// Run all predicted configurations, and compare predicted with measured speed.
-    #[arg(long, help_heading = headings::MEASUREMENT)]
+    #[arg(long, help_heading = MEASUREMENT)]
     pub(crate) check: bool,
 
     /// Number of times that each configuration answers each prompt for `--check`.
@@ -70,7 +71,7 @@ pub(crate) struct PlanArguments {
         value_name = "N",
         default_value_t = 3,
         value_parser = values::count(1..=1000),
-        help_heading = headings::MEASUREMENT
+        help_heading = MEASUREMENT
     )]
     pub(crate) check_rounds: usize,
 
@@ -81,26 +82,21 @@ pub(crate) struct PlanArguments {
         value_name = "N",
         default_value_t = 64,
         value_parser = values::count(8..=100_000),
-        help_heading = headings::MEASUREMENT
+        help_heading = MEASUREMENT
     )]
     pub(crate) max_tokens: usize,
 
     /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt`
     /// or `text` [default: beginnings of stories]
-    #[arg(long, value_name = "FILE", help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "FILE", help_heading = PROMPTS)]
     pub(crate) prompts: Option<PathBuf>,
 
     /// File for the best configuration, as options for `--config`.
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "forerun-plan.toml",
-        help_heading = headings::OUTPUT
-    )]
+    #[arg(long, value_name = "FILE", default_value = "forerun-plan.toml", help_heading = OUTPUT)]
     pub(crate) out: PathBuf,
 
     /// File for the measurements, for `--hardware`.
-    #[arg(long, value_name = "FILE", help_heading = headings::OUTPUT)]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) save_profile: Option<PathBuf>,
 
     /// Number of configurations to list.
@@ -109,12 +105,12 @@ pub(crate) struct PlanArguments {
         value_name = "N",
         default_value_t = 12,
         value_parser = values::count(1..=100_000),
-        help_heading = headings::OUTPUT
+        help_heading = OUTPUT
     )]
     pub(crate) top: usize,
 
     /// Print the whole ranking as JSON.
-    #[arg(long, help_heading = headings::OUTPUT)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! Options of `forerun run`.
 
-use super::{ChatArguments, headings};
+use super::ChatArguments;
+use super::headings::OUTPUT;
 use clap::Args;
 
 /// Options of `forerun run`.
@@ -17,6 +18,6 @@ pub(crate) struct RunArguments {
     pub(crate) prompt: Vec<String>,
 
     /// Print one JSON object instead of text, as `forerun generate --json` does. Needs a prompt.
-    #[arg(long, help_heading = headings::OUTPUT)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 }

@@ -1,7 +1,8 @@
 //! Options of `forerun simulate`.
 
 use super::analyze::PairArguments;
-use super::{SuiteArguments, headings, values};
+use super::headings::{DEVICES, DRAFTER, MEASUREMENT, OUTPUT, PROMPTS, TARGET};
+use super::{SuiteArguments, values};
 use clap::{Args, Subcommand, ValueEnum};
 use forerun::Placement;
 use forerun_sim::SimulatedMethod;
@@ -43,7 +44,7 @@ pub(crate) enum Simulate {
 /// Options of `forerun simulate paper`.
 #[derive(Args, Debug)]
 pub(crate) struct PaperArguments {
-    /// Table to reproduce. Those after `ssd` are in no paper.
+    /// Table to reproduce.
     #[arg(value_name = "TABLE", value_parser = values::laboratory::paper_table())]
     pub(crate) table: PaperTable,
 
@@ -126,55 +127,55 @@ pub(crate) struct SimulatedRunArguments {
     pub(crate) calibration: Option<PathBuf>,
 
     /// Milliseconds of a forward pass of the target [default: 30]
-    #[arg(long, value_name = "MS", help_heading = headings::TARGET)]
+    #[arg(long, value_name = "MS", help_heading = TARGET)]
     pub(crate) target_ms: Option<f64>,
 
     /// Milliseconds of the target's first pass, which holds the prompt [default: as later passes]
-    #[arg(long, value_name = "MS", help_heading = headings::TARGET)]
+    #[arg(long, value_name = "MS", help_heading = TARGET)]
     pub(crate) target_first_ms: Option<f64>,
 
     /// Milliseconds that each further row adds to a pass of the target [default: 0]
-    #[arg(long, value_name = "MS", help_heading = headings::TARGET)]
+    #[arg(long, value_name = "MS", help_heading = TARGET)]
     pub(crate) row_ms: Option<f64>,
 
     /// Number of target replicas for `dsi`; 0 uses as many as the drafters keep busy.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::TARGET)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = TARGET)]
     pub(crate) targets: usize,
 
     /// Milliseconds of a forward pass of the drafter [default: 3]
-    #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
+    #[arg(long, value_name = "MS", help_heading = DRAFTER)]
     pub(crate) draft_ms: Option<f64>,
 
     /// Milliseconds of the drafter's first pass [default: as later passes]
-    #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
+    #[arg(long, value_name = "MS", help_heading = DRAFTER)]
     pub(crate) draft_first_ms: Option<f64>,
 
     /// Milliseconds of each further pass of a draft; 0 is a drafter of one pass, such as DFlash
     /// [default: as the first pass]
-    #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
+    #[arg(long, value_name = "MS", help_heading = DRAFTER)]
     pub(crate) draft_next_ms: Option<f64>,
 
     /// Number of independent drafters for `dsi`; other methods use the first.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::DRAFTER)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = DRAFTER)]
     pub(crate) drafters: usize,
 
     /// Number of layers that the drafter computes at a time, as in EasySpec; 0 is an ordinary
     /// drafter.
     ///
     /// The next three options then replace `--draft-ms`.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::DRAFTER)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = DRAFTER)]
     pub(crate) layer_parallel: usize,
 
     /// Milliseconds of the attention of one layer of the layer-parallel drafter.
-    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = headings::DRAFTER)]
+    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = DRAFTER)]
     pub(crate) draft_attention_ms: f64,
 
     /// Milliseconds of the MLP of one layer of the layer-parallel drafter.
-    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = headings::DRAFTER)]
+    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = DRAFTER)]
     pub(crate) draft_mlp_ms: f64,
 
     /// Milliseconds to gather the attention outputs of a group of layers.
-    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = headings::DRAFTER)]
+    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = DRAFTER)]
     pub(crate) draft_communication_ms: f64,
 
     /// When a job stops if it is cancelled while it runs.
@@ -183,24 +184,24 @@ pub(crate) struct SimulatedRunArguments {
         value_name = "WHEN",
         value_enum,
         default_value_t = CancelChoice::Layer,
-        help_heading = headings::DEVICES
+        help_heading = DEVICES
     )]
     pub(crate) cancel: CancelChoice,
 
     /// Number of layers of a forward pass [default: 32]
-    #[arg(long, value_name = "N", help_heading = headings::DEVICES)]
+    #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub(crate) layers: Option<usize>,
 
     /// Milliseconds to send a job to a device, and again to send its result back [default: 0]
-    #[arg(long, value_name = "MS", help_heading = headings::DEVICES)]
+    #[arg(long, value_name = "MS", help_heading = DEVICES)]
     pub(crate) link_ms: Option<f64>,
 
     /// Also run on threads that wait instead of computing, and report how much longer that takes.
-    #[arg(long, help_heading = headings::OUTPUT)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) real_time: bool,
 
     /// Write the timeline to a file, as `forerun generate --trace` does.
-    #[arg(long, value_name = "FILE", help_heading = headings::OUTPUT)]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) trace: Option<PathBuf>,
 }
 
@@ -237,32 +238,26 @@ pub(crate) struct CalibrateArguments {
     /// Devices that run the drafter and the target, as for `forerun generate`.
     ///
     /// By default, the drafter has the first cores and the target the others.
-    #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
+    #[arg(long, value_name = "PLACEMENT", help_heading = DEVICES)]
     pub(crate) placement: Option<Placement>,
 
     #[command(flatten)]
     pub(crate) suites: SuiteArguments,
 
     /// Number of prompts to answer.
-    #[arg(long, value_name = "N", default_value_t = 3, help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = PROMPTS)]
     pub(crate) prompts: usize,
 
     /// Length to which prompts are cut, in tokens; shorter prompts are skipped.
-    #[arg(long, value_name = "N", default_value_t = 16, help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "N", default_value_t = 16, help_heading = PROMPTS)]
     pub(crate) prompt_tokens: usize,
 
     /// Number of tokens of each answer.
-    #[arg(
-        long,
-        short = 'n',
-        value_name = "N",
-        default_value_t = 48,
-        help_heading = headings::MEASUREMENT
-    )]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 48, help_heading = MEASUREMENT)]
     pub(crate) max_tokens: usize,
 
     /// Number of rounds; each measures everything once.
-    #[arg(long, value_name = "N", default_value_t = 5, help_heading = headings::MEASUREMENT)]
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = MEASUREMENT)]
     pub(crate) rounds: usize,
 
     /// Numbers of draft tokens at which predicted and measured speed are compared.
@@ -271,7 +266,7 @@ pub(crate) struct CalibrateArguments {
         value_name = "NUMBERS",
         value_delimiter = ',',
         default_value = "1,2,4,8",
-        help_heading = headings::MEASUREMENT
+        help_heading = MEASUREMENT
     )]
     pub(crate) check: Vec<usize>,
 }

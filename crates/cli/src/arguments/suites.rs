@@ -1,6 +1,6 @@
 //! Options that choose prompts.
 
-use super::headings;
+use super::headings::PROMPTS;
 use clap::Args;
 use forerun_bench::BenchError;
 use forerun_bench::suite::{self, Prompt};
@@ -19,17 +19,16 @@ pub(crate) struct SuiteArguments {
         value_name = "SUITES",
         value_delimiter = ',',
         default_value = "default",
-        help_heading = headings::PROMPTS
+        help_heading = PROMPTS
     )]
     pub(crate) suite: Vec<String>,
 
     /// Directory with the files of the suites.
-    #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "DIR", help_heading = PROMPTS)]
     pub(crate) data: Option<PathBuf>,
 }
 
 impl SuiteArguments {
-    /// Reads the prompts.
     pub(crate) fn read(&self) -> Result<Vec<Prompt>, BenchError> {
         suite::read(&self.suite, self.data.as_deref())
     }

@@ -1,6 +1,7 @@
 //! Options of `forerun train` and `forerun distill`.
 
-use super::{AnswerArguments, headings};
+use super::AnswerArguments;
+use super::headings::{DEVICES, EVALUATION, MODEL, OUTPUT, TEXT, TRAINING};
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -47,40 +48,40 @@ pub(crate) struct TextArguments {
     /// Files with the training text: UTF-8, `.gz`, or `.jsonl` with a field `text`.
     ///
     /// In plain text, a form feed separates documents.
-    #[arg(long, value_name = "FILE", num_args = 1.., required = true, help_heading = headings::TEXT)]
+    #[arg(long, value_name = "FILE", num_args = 1.., required = true, help_heading = TEXT)]
     pub(crate) data: Vec<PathBuf>,
 
     /// Files with held-out text, for evaluation.
-    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = headings::TEXT)]
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = TEXT)]
     pub(crate) validation: Vec<PathBuf>,
 
     /// Share of the documents to hold out, or of the text if they are too few [default: 0 with
     /// `--validation`, else 0.01; up to 0.1 of a short text]
-    #[arg(long, value_name = "SHARE", help_heading = headings::TEXT)]
+    #[arg(long, value_name = "SHARE", help_heading = TEXT)]
     pub(crate) held_out: Option<f64>,
 
     /// Read the text of special tokens, such as a chat template's markers, as these tokens.
-    #[arg(long, help_heading = headings::TEXT)]
+    #[arg(long, help_heading = TEXT)]
     pub(crate) special_tokens: bool,
 
     /// Directory of the trained model, in Hugging Face's layout.
     ///
     /// The directory of the run has the same name with `.training` appended: checkpoints, log,
     /// plots and tokens. If it contains a run, that run resumes.
-    #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
+    #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub(crate) out: PathBuf,
 
     /// Start over: delete the checkpoints, log, tokenizer and encoded text of the run.
-    #[arg(long, help_heading = headings::OUTPUT)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) restart: bool,
 
     /// Directory of the encoded text, which several runs can share [default: `shards` in that of
     /// the run]
-    #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
+    #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub(crate) shards: Option<PathBuf>,
 
     /// Number of threads [default: all cores]
-    #[arg(long, value_name = "N", help_heading = headings::DEVICES)]
+    #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub(crate) threads: Option<usize>,
 }
 
@@ -100,48 +101,48 @@ pub(crate) struct StepArguments {
     /// Number of tokens of a sequence.
     ///
     /// For a model that starts from random weights, this is also its context length.
-    #[arg(long, value_name = "N", default_value_t = 512, help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "N", default_value_t = 512, help_heading = TRAINING)]
     pub(crate) context: usize,
 
     /// Number of sequences in a batch.
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = TRAINING)]
     pub(crate) sequences: usize,
 
     /// Number of batches to accumulate gradients over for each step.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = TRAINING)]
     pub(crate) accumulation: usize,
 
     /// Number of warm-up steps, in which the learning rate rises [default: a tenth of the steps, at
     /// most 100]
-    #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "N", help_heading = TRAINING)]
     pub(crate) warmup: Option<u64>,
 
     /// Final learning rate of the cosine schedule, as a share of the highest.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = TRAINING)]
     pub(crate) final_share: f64,
 
     /// Optimizer.
-    #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", help_heading = TRAINING)]
     pub(crate) optimizer: OptimizerName,
 
     /// Weight decay of matrices.
-    #[arg(long, value_name = "DECAY", default_value_t = 0.1, help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "DECAY", default_value_t = 0.1, help_heading = TRAINING)]
     pub(crate) weight_decay: f32,
 
     /// Seed of the initial weights and of the order of the text.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = TRAINING)]
     pub(crate) seed: u64,
 
     /// Number of steps between evaluations on held-out text; 0 evaluates only at the end.
-    #[arg(long, value_name = "N", default_value_t = 250, help_heading = headings::EVALUATION)]
+    #[arg(long, value_name = "N", default_value_t = 250, help_heading = EVALUATION)]
     pub(crate) evaluate_every: u64,
 
     /// Number of held-out tokens of an evaluation; 0 disables evaluations.
-    #[arg(long, value_name = "N", default_value_t = 65_536, help_heading = headings::EVALUATION)]
+    #[arg(long, value_name = "N", default_value_t = 65_536, help_heading = EVALUATION)]
     pub(crate) evaluation_tokens: u64,
 
     /// Number of steps between checkpoints; 0 writes one only at the end.
-    #[arg(long, value_name = "N", default_value_t = 250, help_heading = headings::EVALUATION)]
+    #[arg(long, value_name = "N", default_value_t = 250, help_heading = EVALUATION)]
     pub(crate) save_every: u64,
 }
 
@@ -152,56 +153,56 @@ pub(crate) struct LmArguments {
     pub(crate) text: TextArguments,
 
     /// Start from the weights of this model instead of random weights.
-    #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "DIR", help_heading = MODEL)]
     pub(crate) from: Option<PathBuf>,
 
     /// Tokenizer: a `tokenizer.json`, a directory that contains one, or a GGUF file [default: that
     /// of `--from` or `--teacher`, or a trained one]
-    #[arg(long, value_name = "PATH", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "PATH", help_heading = MODEL)]
     pub(crate) tokenizer: Option<PathBuf>,
 
     /// Vocabulary size of a tokenizer that is trained.
-    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = MODEL)]
     pub(crate) vocab_size: usize,
 
     /// Width of the hidden states.
-    #[arg(long, value_name = "N", default_value_t = 256, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = MODEL)]
     pub(crate) hidden: usize,
 
     /// Number of layers.
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = MODEL)]
     pub(crate) layers: usize,
 
     /// Width of the MLPs [default: 8/3 of `--hidden`, rounded up to a multiple of 32]
-    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", help_heading = MODEL)]
     pub(crate) intermediate: Option<usize>,
 
     /// Number of query heads [default: `--hidden` / 32]
-    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", help_heading = MODEL)]
     pub(crate) heads: Option<usize>,
 
     /// Number of key and value heads [default: half of `--heads`]
-    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", help_heading = MODEL)]
     pub(crate) kv_heads: Option<usize>,
 
     /// Teacher model: also learn its distributions (distillation).
-    #[arg(long, value_name = "DIR", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "DIR", help_heading = TRAINING)]
     pub(crate) teacher: Option<PathBuf>,
 
     /// Share of the divergence from the teacher in the loss; the rest is the text's own loss.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.9, help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, help_heading = TRAINING)]
     pub(crate) distillation_share: f32,
 
     /// Number of passes over the text [default: 10, in at most 5000 steps]
-    #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "N", help_heading = TRAINING)]
     pub(crate) epochs: Option<u64>,
 
     /// Total number of steps [default: as many as `--epochs` takes]
-    #[arg(long, value_name = "N", conflicts_with = "epochs", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "N", conflicts_with = "epochs", help_heading = TRAINING)]
     pub(crate) steps: Option<u64>,
 
     /// Highest learning rate.
-    #[arg(long, value_name = "RATE", default_value_t = 1e-3, help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "RATE", default_value_t = 1e-3, help_heading = TRAINING)]
     pub(crate) learning_rate: f64,
 
     #[command(flatten)]
@@ -289,7 +290,7 @@ pub(crate) struct DsparkArguments {
         value_name = "N",
         default_value_t = 64,
         value_parser = value_parser!(u64).range(1..=4096),
-        help_heading = headings::MODEL
+        help_heading = MODEL
     )]
     pub(crate) markov_rank: u64,
 
@@ -314,13 +315,13 @@ pub(crate) struct BlockArguments {
         value_name = "N",
         default_value_t = 2,
         value_parser = value_parser!(u64).range(1..=64),
-        help_heading = headings::MODEL
+        help_heading = MODEL
     )]
     pub(crate) layers: u64,
 
     /// The target's layers whose hidden states are read [default: five, evenly spread from 2 to the
     /// number of layers minus 2]
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',', help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', help_heading = MODEL)]
     pub(crate) target_layers: Vec<usize>,
 }
 
@@ -337,7 +338,7 @@ pub(crate) enum Integration {
 #[derive(Args, Debug)]
 pub(crate) struct FeatureArguments {
     /// For EAGLE, weight of the token loss relative to the feature loss [default: 0.1]
-    #[arg(long, value_name = "WEIGHT", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "WEIGHT", help_heading = TRAINING)]
     pub(crate) classification_weight: Option<f32>,
 }
 
@@ -354,7 +355,7 @@ pub(crate) struct FeatureArguments {
 pub(crate) struct DrafterArguments {
     /// Target model: a GGUF file, or a Hugging Face directory or llama2.c file with its
     /// `tokenizer.json`.
-    #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "DIR", help_heading = MODEL)]
     pub(crate) target: PathBuf,
 
     #[command(flatten)]
@@ -363,19 +364,19 @@ pub(crate) struct DrafterArguments {
     /// Start with the weights of this drafter, which `forerun train` wrote, instead of random ones.
     ///
     /// It must be of the same kind and for the same target.
-    #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "DIR", help_heading = MODEL)]
     pub(crate) init: Option<PathBuf>,
 
     /// Draft only the N most frequent tokens of the text [default: all].
     ///
     /// The drafter then reads only these rows of the target's head, so it drafts faster.
-    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", help_heading = MODEL)]
     pub(crate) draft_vocab: Option<usize>,
 
     /// Learn from N texts that the target writes instead of from `--data` (self-distillation).
     ///
     /// Each continues the beginning of a line of `--data`.
-    #[arg(long, value_name = "N", help_heading = headings::TEXT)]
+    #[arg(long, value_name = "N", help_heading = TEXT)]
     pub(crate) self_distillation: Option<usize>,
 
     /// Temperature of the texts that the target writes; 0 is greedy.
@@ -384,7 +385,7 @@ pub(crate) struct DrafterArguments {
         value_name = "T",
         default_value_t = 0.0,
         requires = "self_distillation",
-        help_heading = headings::TEXT
+        help_heading = TEXT
     )]
     pub(crate) self_distillation_temperature: f32,
 
@@ -392,31 +393,31 @@ pub(crate) struct DrafterArguments {
     ///
     /// The target then reads each sequence once, for all epochs and all runs with the same `--data`
     /// and `--context`. A token takes 4 bytes times the target's hidden size.
-    #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
+    #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub(crate) feature_cache: Option<PathBuf>,
 
     /// Number of passes over the text [default: 20; 40 for EAGLE, 6 for DFlash, 10 for DSpark]
-    #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "N", help_heading = TRAINING)]
     pub(crate) epochs: Option<u64>,
 
     /// Total number of steps [default: as many as `--epochs` takes]
-    #[arg(long, value_name = "N", conflicts_with = "epochs", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "N", conflicts_with = "epochs", help_heading = TRAINING)]
     pub(crate) steps: Option<u64>,
 
     /// Highest learning rate [default: 5e-4; 5e-5 for EAGLE, 6e-4 for DFlash and DSpark]
-    #[arg(long, value_name = "RATE", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "RATE", help_heading = TRAINING)]
     pub(crate) learning_rate: Option<f64>,
 
     /// Share of the divergence from the target's distributions in the token loss [default: 1 for
     /// `eagle`, 0.9 for `dspark`, else 0].
     ///
     /// The rest is the loss of the text's own tokens.
-    #[arg(long, value_name = "SHARE", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "SHARE", help_heading = TRAINING)]
     pub(crate) distillation_share: Option<f32>,
 
     /// Weight of each further position's loss, as a share of the one before [default: 0.8; 1 for
     /// EAGLE; for DFlash and DSpark, 0.78 with drafts of 7 tokens and 0.87 of 15]
-    #[arg(long, value_name = "DECAY", help_heading = headings::TRAINING)]
+    #[arg(long, value_name = "DECAY", help_heading = TRAINING)]
     pub(crate) decay: Option<f32>,
 
     #[command(flatten)]

@@ -139,8 +139,6 @@ impl std::fmt::Display for DraftModel {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "tests")]
-
     use super::*;
     use forerun::DrafterKind;
     use forerun_formats::checkpoint::random::example_config;

@@ -3,7 +3,7 @@
 use super::run::read_calibration;
 use crate::arguments::PaperArguments;
 use forerun_sim::SimulatedMethod;
-use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, PaperTable, RealTimeMeasurement};
+use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, RealTimeMeasurement};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &PaperArguments) -> anyhow::Result<ExitCode> {
 /// is measured.
 fn in_real_time(arguments: &PaperArguments) -> anyhow::Result<ExitCode> {
     let texts = arguments.texts;
-    if arguments.table != PaperTable::DsiPairs || texts == 0 {
+    if arguments.table.name != "dsi-2" || texts == 0 {
         anyhow::bail!("--real-time supports only the table dsi-2, with --texts of at least 1");
     }
     let mut out = stdout().lock();

@@ -190,9 +190,7 @@ impl PairBench {
                 layers: layers[0],
                 first_ms: self.target_first.median_ms(),
                 rows_ms: medians(&ROWS, &self.target_rows),
-                next_ms: None,
-                gathers: None,
-                hand_overs: None,
+                ..MeasuredPasses::default()
             },
             drafter: MeasuredPasses {
                 model: drafter,
@@ -200,8 +198,7 @@ impl PairBench {
                 first_ms: self.draft_first.median_ms(),
                 rows_ms: medians(&[1, 2], &self.draft_rows),
                 next_ms: Some(self.draft_next.median_ms()),
-                gathers: None,
-                hand_overs: None,
+                ..MeasuredPasses::default()
             },
         }
     }

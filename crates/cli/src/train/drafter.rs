@@ -13,9 +13,7 @@ use anyhow::{Context, bail};
 use forerun::Canceller;
 use forerun::text::Tokenizer;
 use forerun_train::data::{Dataset, Framing};
-use forerun_train::drafter::{
-    BlockOptions, DrafterOptions, HeadOptions, Target, TrainedDrafterKind,
-};
+use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
 use forerun_train::{DrafterRun, Dtype, TrainOptions, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -69,15 +67,13 @@ pub(super) fn dspark(arguments: &DsparkArguments) -> anyhow::Result<ExitCode> {
     let DsparkArguments { block_size, markov_rank, .. } = *arguments;
     let options = DrafterOptions::of(TrainedDrafterKind::Dspark, block_size as usize);
     let mut options = with_block(options, &arguments.block);
-    options.heads =
-        options.heads.map(|heads| HeadOptions { markov_rank: markov_rank as usize, ..heads });
+    options.markov_rank = Some(markov_rank as usize);
     run(options, &arguments.drafter, Some(&arguments.block))
 }
 
 fn with_block(mut options: DrafterOptions, given: &BlockArguments) -> DrafterOptions {
     options.group_share = given.group_share;
-    options.block =
-        options.block.map(|block| BlockOptions { layers: given.layers as usize, ..block });
+    options.layers = Some(given.layers as usize);
     options
 }
 
@@ -100,8 +96,6 @@ fn run(
     drafter.draft_vocab = arguments.draft_vocab;
     let mut target = Target::open(&arguments.target)?;
     if let Some(BlockArguments { target_layers, .. }) = block {
-        let mask = Some(target.default_mask());
-        drafter.block = drafter.block.map(|block| BlockOptions { mask, ..block });
         target = match &target_layers[..] {
             [] => {
                 let layers = target.default_feature_layers();

@@ -161,8 +161,7 @@ pub(super) fn dataset(
 
 /// Returns whether a run has trained a model so far.
 pub(super) fn has_checkpoint(run: &Path) -> bool {
-    let checkpoints = std::fs::read_dir(run.join("checkpoints"));
-    checkpoints.is_ok_and(|mut entries| entries.next().is_some())
+    std::fs::read_dir(run.join("checkpoints")).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Returns the default share of the text to hold out. It is larger for short text, so that there is

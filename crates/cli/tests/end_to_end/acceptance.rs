@@ -1,7 +1,5 @@
 //! `forerun analyze acceptance`.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use std::fs;
 use std::path::Path;
@@ -9,7 +7,7 @@ use std::path::Path;
 fn analyze(models: &Models, drafter: &Path) -> Run {
     let prompts = models.folder().join("prompts.txt");
     fs::write(&prompts, "one two three four\n\nfive six seven eight nine ten\n").unwrap();
-    let run = Run::forerun().with(&["analyze", "acceptance", "--threads", "1"]);
+    let run = Run::of("analyze acceptance --threads 1");
     let run = run.with_path("--model", &models.target()).with_path("--draft-model", drafter);
     run.with_path("--suite", &prompts)
 }
@@ -27,7 +25,7 @@ fn acceptance_follows_from_the_tokens_on_which_two_models_agree() {
     let models = Models::pair();
     let words = ["the first ", "and on ", "acceptance "];
     let of = |drafter: &Path| {
-        let output = analyze(&models, drafter).with(&["-n", "12"]).succeed().output();
+        let output = analyze(&models, drafter).words("-n 12").succeed().output();
         assert!(output.starts_with("2 prompts: "), "{output}");
         numbers(&output, words)
     };
@@ -41,6 +39,6 @@ fn acceptance_follows_from_the_tokens_on_which_two_models_agree() {
 #[test]
 fn answers_that_do_not_fit_the_context_are_refused() {
     let models = Models::pair();
-    let run = analyze(&models, &models.drafter()).with(&["-n", "1000000"]);
+    let run = analyze(&models, &models.drafter()).words("-n 1000000");
     run.finish().assert_refused("-n", &["no prompt fits", "--max-tokens"]);
 }

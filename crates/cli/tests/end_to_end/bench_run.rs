@@ -1,7 +1,5 @@
 //! `forerun bench run`: comparisons, their reports, and resuming after interruptions.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use crate::speculators::speculator;
 use serde_json::{Value, json};
@@ -18,11 +16,10 @@ const PROMPTS: &str = r#"{"id": "a", "category": "first", "prompt": "Once upon a
 fn bench(models: &Models, out: &Path) -> Run {
     let prompts = models.folder().join("prompts.jsonl");
     fs::write(&prompts, PROMPTS).unwrap();
-    let run =
-        Run::forerun().with(&["bench", "run", "--repeats", "2", "--warm-ups", "1", "-n", "12"]);
+    let run = Run::of("bench run --repeats 2 --warm-ups 1 -n 12");
     let run = run.with_path("--model", &models.target()).with_path("--suite", &prompts);
     let run = run.with_path("--draft-model", &models.drafter()).with_path("--out", out);
-    run.with(&["--draft-tokens", "3"]).on_one_core()
+    run.words("--draft-tokens 3").on_one_core()
 }
 
 fn answers(out: &Path) -> Vec<Value> {
@@ -91,7 +88,7 @@ fn an_interrupted_comparison_resumes_to_the_same_table() {
     assert!(cut.join("report.html").is_file());
 
     // Another comparison cannot use the same directory.
-    let other = bench(&models, &cut).with(&["--seed", "5"]).finish();
+    let other = bench(&models, &cut).words("--seed 5").finish();
     other.assert_refused("another seed", &["another comparison", "--out"]);
 }
 
@@ -199,7 +196,7 @@ fn sampled_answers_are_compared_if_they_are_coupled() {
     bench(&models, &out("coupled")).with(&warm).succeed();
     let page = |name: &str| fs::read_to_string(out(name).join("report.md")).unwrap();
     assert!(page("coupled").contains("all are the same"));
-    bench(&models, &out("rejection")).with(&warm).with(&["--verify", "rejection"]).succeed();
+    bench(&models, &out("rejection")).with(&warm).words("--verify rejection").succeed();
     assert!(page("rejection").contains("were not compared"));
 }
 
@@ -224,8 +221,8 @@ fn several_draft_models_and_temperatures_are_compared_in_one_run() {
     let (prompts, out) = (models.folder().join("prompts.jsonl"), models.folder().join("out"));
     fs::write(&prompts, PROMPTS).unwrap();
     let run = || {
-        let run = Run::forerun().with(&["bench", "run", "--repeats", "1", "--warm-ups", "0"]);
-        let run = run.with(&["-n", "16", "--limit", "1", "--temperature", "0,1"]);
+        let run = Run::of("bench run --repeats 1 --warm-ups 0");
+        let run = run.words("-n 16 --limit 1 --temperature 0,1");
         run.with_path("--suite", &prompts).with_path("--sweep", &sweep)
     };
     let output = run().with_path("--out", &out).succeed().output();
@@ -293,8 +290,8 @@ fn the_parallelspec_sweep_of_the_repository_runs() {
     let (sweep, prompts) = (models.folder().join("s.toml"), models.folder().join("p.jsonl"));
     fs::write(&sweep, text).unwrap();
     fs::write(&prompts, PROMPTS.lines().next().unwrap()).unwrap();
-    let run = Run::forerun().with(&["bench", "run", "--repeats", "1", "--warm-ups", "0"]);
-    let run = run.with(&["-n", "8", "--temperature", "0,1"]).with_path("--suite", &prompts);
+    let run = Run::of("bench run --repeats 1 --warm-ups 0");
+    let run = run.words("-n 8 --temperature 0,1").with_path("--suite", &prompts);
     let run = run.with_path("--sweep", &sweep).with_path("--out", &models.folder().join("out"));
     let output = run.succeed().output();
     let names = names(&output);
@@ -326,20 +323,14 @@ fn invalid_comparisons_are_refused_before_loading() {
         file
     };
     let sweep = file("sweep.toml", "[[sweep]]\nspeed = 3\n");
-    let of = || {
-        let run = Run::forerun().with(&["bench", "run"]).with_path("--model", &models.target());
-        run.with_path("--out", &out)
-    };
+    let of =
+        || Run::of("bench run").with_path("--model", &models.target()).with_path("--out", &out);
     let words: [(&str, Run, &[&str]); 5] = [
-        ("no repeats", of().with(&["--repeats", "0"]), &["--repeats is 0"]),
-        ("an unknown suite", of().with(&["--suite", "mtbench"]), &["mtbench", "spec-bench"]),
-        ("no data", of().with(&["--suite", "gsm8k"]), &["--data"]),
+        ("no repeats", of().words("--repeats 0"), &["--repeats is 0"]),
+        ("an unknown suite", of().words("--suite mtbench"), &["mtbench", "spec-bench"]),
+        ("no data", of().words("--suite gsm8k"), &["--data"]),
         ("an unknown option", of().with_path("--sweep", &sweep), &["sweep.toml", "speed"]),
-        (
-            "a short context",
-            of().with(&["-n", "4000"]).on_one_core(),
-            &["none fits", "--max-tokens"],
-        ),
+        ("a short context", of().words("-n 4000").on_one_core(), &["none fits", "--max-tokens"]),
     ];
     for (what, run, words) in words {
         run.finish().assert_refused(what, words);
@@ -357,9 +348,9 @@ fn a_sweep_file_is_compared_on_the_demonstration_pair() {
          'prompt-lookup'\nplacement = '{placement}'\ndtype = 'int8'\n"
     );
     fs::write(&sweep, text).unwrap();
-    let run = Run::forerun().with(&["bench", "run", "--limit", "1", "--repeats", "1", "-n", "4"]);
+    let run = Run::of("bench run --limit 1 --repeats 1 -n 4");
     // Sweeps that name no type have the option's.
-    let run = run.with(&["--warm-ups", "0", "--dtype", "bf16"]).with_path("--sweep", &sweep);
+    let run = run.words("--warm-ups 0 --dtype bf16").with_path("--sweep", &sweep);
     let run = run.with_path("--out", &out);
     let output = run.succeed().output();
     let names = names(&output);

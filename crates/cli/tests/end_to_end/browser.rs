@@ -3,8 +3,6 @@
 //!
 //! Without Chromium, the test is skipped with a message. `FORERUN_BROWSER` can name a browser.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,8 +15,7 @@ const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "c
 /// Finds a browser that starts.
 fn browser() -> Option<OsString> {
     let starts = |name: &OsString| {
-        let started = Command::new(name).arg("--version").output();
-        started.is_ok_and(|output| output.status.success())
+        Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
     };
     if let Some(named) = std::env::var_os("FORERUN_BROWSER") {
         assert!(starts(&named), "FORERUN_BROWSER names {}, which does not start", named.display());
@@ -87,11 +84,10 @@ fn the_report_is_readable_light_and_dark_wide_and_narrow() {
         })
         .collect();
     fs::write(&prompts, lines).unwrap();
-    let run =
-        Run::forerun().with(&["bench", "run", "--repeats", "2", "--warm-ups", "1", "-n", "12"]);
+    let run = Run::of("bench run --repeats 2 --warm-ups 1 -n 12");
     let run = run.with_path("--model", &models.target()).with_path("--suite", &prompts);
     let run = run.with_path("--draft-model", &models.drafter()).with_path("--out", &out);
-    run.with(&["--method", "speculative,pearl", "--draft-tokens", "3"]).on_one_core().succeed();
+    run.words("--method speculative,pearl --draft-tokens 3").on_one_core().succeed();
     let report = fs::read_to_string(out.join("report.html")).unwrap();
     let page = out.join("probed.html");
     fs::write(&page, format!("{report}{PROBE}")).unwrap();

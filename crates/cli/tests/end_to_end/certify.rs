@@ -1,7 +1,5 @@
 //! `forerun certify`: certificates of pairs and of servers, and error messages.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 #[cfg(all(feature = "server", target_os = "linux"))]
 use crate::common::Running;
 use crate::common::{Models, Run, Weights};
@@ -14,8 +12,7 @@ use std::fs;
 fn all_configurations_of_a_pair_are_checked() {
     let models = Models::pair();
     let report = models.folder().join("certificate.json");
-    let run = Run::forerun().with(&["certify", "--full", "--tokens", "200", "-n", "20"]);
-    let run = run.with(&["--known-answers", "400"]);
+    let run = Run::of("certify --full --tokens 200 -n 20").words("--known-answers 400");
     let run = run.with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).with_path("--report", &report);
     let finished = run.finish();
@@ -70,7 +67,7 @@ fn a_quick_run_says_what_it_covers() {
     let models = Models::pair();
     let certify = |options: &[&str]| {
         let report = models.folder().join("quick.json");
-        let run = Run::forerun().with(&["certify", "--tokens", "40", "--known-answers", "2"]);
+        let run = Run::of("certify --tokens 40 --known-answers 2");
         let run = run.with(options).with_path("--model", &models.target());
         let finished = run.with_path("--report", &report).finish();
         let certificate = fs::read_to_string(report).unwrap();
@@ -97,8 +94,8 @@ fn a_quick_run_says_what_it_covers() {
 
 #[test]
 fn the_built_in_pair_is_certified() {
-    let run = Run::forerun().with(&["certify", "--method", "speculative", "--tokens", "200"]);
-    let output = run.with(&["--known-answers", "400"]).succeed().output();
+    let run = Run::of("certify --method speculative --tokens 200");
+    let output = run.words("--known-answers 400").succeed().output();
     assert!(output.contains("exact: all 2 configurations"), "{output}");
 }
 
@@ -106,8 +103,8 @@ fn the_built_in_pair_is_certified() {
 #[test]
 fn too_few_drafts_are_not_certified() {
     let models = Models::pair();
-    let run = Run::forerun().with(&["certify", "--method", "speculative", "--known-answers", "0"]);
-    let run = run.with(&["--tokens", "20", "-n", "20"]).with_path("--model", &models.target());
+    let run = Run::of("certify --method speculative --known-answers 0");
+    let run = run.words("--tokens 20 -n 20").with_path("--model", &models.target());
     let finished = run.with_path("--draft-model", &models.drafter()).finish();
     let output = finished.output();
     assert_eq!(finished.code, Some(1), "{output}");
@@ -124,9 +121,9 @@ fn wrong_options_and_prompts_are_refused() {
         fs::write(&file, text).unwrap();
         file
     };
-    let certify = || Run::forerun().with(&["certify"]);
+    let certify = || Run::of("certify");
     let cases = [
-        (certify().with(&["--temperature", "0"]), &["--temperature is 0", "above 0"][..]),
+        (certify().words("--temperature 0"), &["--temperature is 0", "above 0"][..]),
         (
             certify().with_path("--prompts", &file("none.txt", "\n\n\n")),
             &["none.txt", "no prompts"],
@@ -135,14 +132,9 @@ fn wrong_options_and_prompts_are_refused() {
             certify().with_path("--prompts", &file("bad.jsonl", "{\"prompt\": \"a\"}\n{\"a\": 1}")),
             &["bad.jsonl, line 2", "`prompt` or `text`"],
         ),
-        (certify().with(&["--endpoint", "http://127.0.0.1:1"]), &["given once"]),
+        (certify().words("--endpoint http://127.0.0.1:1"), &["given once"]),
         (
-            certify().with(&[
-                "--endpoint",
-                "a=http://127.0.0.1:1",
-                "--endpoint",
-                "b=http://127.0.0.1:1",
-            ]),
+            certify().words("--endpoint a=http://127.0.0.1:1 --endpoint b=http://127.0.0.1:1"),
             &["cannot reach a at http://127.0.0.1:1/v1/completions"],
         ),
     ];
@@ -161,7 +153,7 @@ struct Server {
 #[cfg(all(feature = "server", target_os = "linux"))]
 impl Server {
     fn start(model: &std::path::Path, options: &[&str]) -> Self {
-        let run = Run::forerun().with(&["serve", "--port", "0"]).with(options);
+        let run = Run::of("serve --port 0").with(options);
         let mut process = run.with_path("--model", model).start();
         let line = process.wait_for_line();
         let url = line.strip_prefix("listening on ").unwrap().to_owned();
@@ -183,7 +175,7 @@ fn servers_are_compared() {
     let options = ["--drafter", "prompt-lookup", "--draft-tokens", "4"];
     let speculative = Server::start(&models.target(), &options);
     let endpoints = [format!("plain={}", plain.url), format!("speculative={}", speculative.url)];
-    let run = Run::forerun().with(&["certify", "-n", "12"]);
+    let run = Run::of("certify -n 12");
     let run = run.with(&["--endpoint", &endpoints[0], "--endpoint", &endpoints[1]]);
     let output = run.succeed().output();
     assert!(output.contains("12 answers are equal"), "{output}");
@@ -244,8 +236,7 @@ fn a_server_that_diverges_is_found() {
     let text = |model: &std::path::Path, tokens: usize| {
         let run =
             Run::forerun().with(&["generate", "--prompt", prompt, "--method", "autoregressive"]);
-        let run = run.with(&["-n", &tokens.to_string()]).with_path("--model", model);
-        run.succeed().output()
+        run.with(&["-n", &tokens.to_string()]).with_path("--model", model).succeed().output()
     };
     assert_eq!(
         text(&models.target(), position.max(1)) == text(&perturbed, position.max(1)),

@@ -1,7 +1,5 @@
 //! `forerun chat` at a terminal and with a pipe.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use rexpect::session::{Options, PtySession, spawn_with_options};
 use serde_json::Value;
@@ -212,9 +210,9 @@ fn turns_that_exceed_the_context_are_left_out_or_refused_with_a_note() {
 
 /// Creates a chat that reads its messages from a pipe.
 fn piped(models: &Models, input: &str, options: &[&str]) -> Run {
-    let run = Run::forerun().with(&["chat"]).with_path("--model", &models.target());
+    let run = Run::of("chat").with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).on_one_core();
-    run.with(&["-n", "30", "--ignore-eos", "--temperature", "0"]).with(options).input(input)
+    run.words("-n 30 --ignore-eos --temperature 0").with(options).input(input)
 }
 
 #[test]

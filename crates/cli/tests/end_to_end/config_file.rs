@@ -1,7 +1,5 @@
 //! Options from a configuration file.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 
 #[test]
@@ -15,9 +13,9 @@ fn options_come_from_the_line_then_the_environment_then_the_file() {
     );
     std::fs::write(&file, text).unwrap();
     let generated = |run: Run| run.succeed().json()["tokens"].as_array().unwrap().len();
-    let run = || Run::forerun().with(&["generate"]);
+    let run = || Run::of("generate");
     assert_eq!(generated(run().with_path("--config", &file)), 7);
-    let line = run().with_path("--config", &file).with(&["--max-tokens", "5"]);
+    let line = run().with_path("--config", &file).words("--max-tokens 5");
     assert_eq!(generated(line), 5);
     assert_eq!(generated(run().variable("FORERUN_CONFIG", &file)), 7);
     // The file is named where one of its values is wrong.

@@ -1,12 +1,10 @@
 //! `forerun demo`: all methods side by side.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 
 fn demo(models: &Models, max_tokens: &str) -> Run {
     let run = Run::forerun().with(&["demo", "--max-tokens", max_tokens, "--seconds", "1"]);
-    run.with_path("--model", &models.target()).with_path("--draft-model", &models.drafter())
+    run.with_models(&models)
 }
 
 #[test]
@@ -41,21 +39,18 @@ fn piped_output_is_the_last_picture_and_the_timelines() {
     let lanes =
         output.lines().filter(|line| line.contains("target cpu:") || line.contains("target and"));
     assert!(lanes.count() >= 1, "{output}");
-    let sampled = demo(&models, "30").with(&["--temperature", "0.9", "--seed", "3"]).succeed();
+    let sampled = demo(&models, "30").words("--temperature 0.9 --seed 3").succeed();
     assert!(sampled.output().contains("All methods wrote the same tokens, in 3 runs each."));
 }
 
 #[test]
 fn wrong_options_of_a_demo_are_refused() {
     let models = Models::pair();
-    let run = Run::forerun().with(&["demo"]).with_path("--model", &models.target());
+    let run = Run::of("demo").with_path("--model", &models.target());
     run.finish().assert_refused("one model", &["--draft-model"]);
     demo(&models, "1").finish().assert_refused("one token", &["1"]);
     // The built-in drafter guesses the first token.
-    let short = Run::forerun().with(&["demo", "--max-tokens", "2"]).finish();
+    let short = Run::of("demo --max-tokens 2").finish();
     short.assert_refused("a single step", &["speculative", "--max-tokens"]);
-    demo(&models, "30")
-        .with(&["--temperature", "-1"])
-        .finish()
-        .assert_refused("cold", &["temperature"]);
+    demo(&models, "30").words("--temperature -1").finish().assert_refused("cold", &["temperature"]);
 }

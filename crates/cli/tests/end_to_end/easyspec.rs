@@ -1,16 +1,12 @@
 //! EasySpec: the text is the target's for every layer strategy.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use std::fs;
 
 /// Creates a run of `forerun generate` with the options `options`, separated by spaces.
 pub(crate) fn run(models: &Models, options: &str) -> Run {
-    let options: Vec<&str> = options.split(' ').filter(|option| !option.is_empty()).collect();
-    Run::generate_with_drafter(models)
-        .with(&["--prompt", "one two one", "--max-tokens", "50", "--ignore-eos"])
-        .with(&options)
+    let run = Run::generate_with_drafter(models).with(&["--prompt", "one two one"]);
+    run.words("--max-tokens 50 --ignore-eos").words(options)
 }
 
 #[test]
@@ -63,6 +59,6 @@ fn invalid_strategies_are_refused_with_advice() {
     for options in ["--lp 2", "--layer-groups 0-7", "--calibration never"] {
         run(&models, options).finish().assert_refused(options, &["--drafter easyspec", "leave"]);
     }
-    let without = Run::generate(&models).with(&["-p", "x", "--drafter", "easyspec"]);
+    let without = Run::generate(&models).words("-p x --drafter easyspec");
     without.finish().assert_refused("no drafter", &["\"easyspec\"", "set --draft-model"]);
 }

@@ -1,8 +1,6 @@
 //! EasySpec in the laboratory: `forerun analyze layers` compares strategies, and `bench run`
 //! repeats the paper's comparisons.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use crate::easyspec::run;
 use std::fs;
@@ -11,7 +9,7 @@ use std::path::PathBuf;
 fn analyze(models: &Models) -> Run {
     let prompts = models.folder().join("prompts.txt");
     fs::write(&prompts, "one two three four\n\nfive six seven eight nine ten\n").unwrap();
-    let run = Run::forerun().with(&["analyze", "layers"]);
+    let run = Run::of("analyze layers");
     run.with_path("--model", &models.drafter()).with_path("--prompts", &prompts)
 }
 
@@ -20,8 +18,8 @@ fn generate_accepts_the_groups_that_an_analysis_proposes() {
     let models = Models::deep();
     let found = models.folder().join("found.txt");
     let first = analyze(&models).with_path("--target", &models.target());
-    let first = first.with(&["--lp", "1,2,4", "--whole-layers", "--rounds", "3"]);
-    let first = first.with(&["--layer-groups", "0,1-6,7", "--least-overlap", "0.5"]);
+    let first = first.words("--lp 1,2,4 --whole-layers --rounds 3");
+    let first = first.words("--layer-groups 0,1-6,7 --least-overlap 0.5");
     let output = first.with_path("--search", &found).succeed().output();
     let (similarities, costs) = output.split_once("\na pass of 1 rows, in ms").unwrap();
     let row = |table: &str, name: &str| -> Vec<f64> {
@@ -48,7 +46,7 @@ fn generate_accepts_the_groups_that_an_analysis_proposes() {
         assert!(row.iter().all(|cost| *cost >= 0.0), "{output}");
     }
     assert!(!costs.contains("MLPs too"), "{output}");
-    let unmeasured = analyze(&models).with(&["--lp", "2", "--rounds", "0"]).succeed().output();
+    let unmeasured = analyze(&models).words("--lp 2 --rounds 0").succeed().output();
     assert!(!unmeasured.contains("in ms"), "{unmeasured}");
     // The file describes its origin, and can be used for drafting.
     let text = fs::read_to_string(&found).unwrap();
@@ -113,7 +111,7 @@ fn a_preset_compares_what_the_paper_compares() {
     // `--temperature` replaces the preset's temperatures.
     let (_, out) = preset(&models, "easyspec-variance", &["--temperature", "0.8"]);
     assert!(out.join("report.md").is_file());
-    let unknown = Run::forerun().with(&["bench", "run", "--preset", "table9"]);
+    let unknown = Run::of("bench run --preset table9");
     let names = ["easyspec-ladder", "easyspec-sweep", "easyspec-variance"];
     unknown.finish().assert_refused("table9", &names);
 }
@@ -155,6 +153,6 @@ fn the_variance_over_prompts_is_reported_by_category() {
     }
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("<h2>Over prompts</h2>"), "{page}");
-    let refused = Run::forerun().with(&["bench", "run", "--temperature", "0,-1"]);
+    let refused = Run::of("bench run --temperature 0,-1");
     refused.finish().assert_refused("a temperature below 0", &["temperature"]);
 }

@@ -1,7 +1,5 @@
 //! GGUF files run by themselves: they give the text of the model that they were made from.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run, edit_json};
 use serde_json::json;
 use std::fs;
@@ -15,7 +13,7 @@ fn export(model: &Path, file: &Path, gguf_type: &str) {
 }
 
 fn generate(model: &Path) -> Run {
-    Run::forerun().with(&["generate"]).with(&PROMPT).with_path("--model", model)
+    Run::of("generate").with(&PROMPT).with_path("--model", model)
 }
 
 fn text_from(model: &Path) -> String {
@@ -92,7 +90,7 @@ fn a_chat_uses_the_template_in_the_file() {
     let file = models.folder().join("model.gguf");
     export(&models.target(), &file, "f32");
     let chat = |model: &Path| {
-        let run = Run::forerun().with(&["chat", "-n", "12", "--seed", "1", "--no-history"]);
+        let run = Run::of("chat -n 12 --seed 1 --no-history");
         run.with_path("--model", model).input("Hello\nWhy?\n").succeed()
     };
     let again = models.folder().join("again.gguf");
@@ -142,7 +140,7 @@ fn a_model_of_llama2c_is_exported_with_its_tokenizer() {
     let file = folder.path().join("model.gguf");
     export(&model, &file, "f32");
     let alone = copy_alone(folder.path(), &file, "model");
-    let json = |model: &Path| generate(model).with(&["--json", "--ignore-eos"]).succeed().json();
+    let json = |model: &Path| generate(model).words("--json --ignore-eos").succeed().json();
     let (original, gguf) = (json(&model), json(&alone.join("model")));
     assert_eq!(gguf["text"], original["text"]);
     assert_eq!(gguf["tokens"], original["tokens"]);

@@ -14,7 +14,7 @@ fn on_emulator(run: Run) -> Run {
 
 /// Returns whether there is an emulator. If not, says so.
 fn has_emulator() -> bool {
-    let devices = on_emulator(Run::forerun().with(&["devices"])).succeed().output();
+    let devices = on_emulator(Run::of("devices")).succeed().output();
     let found = devices.contains("gpu:0 emulated CUDA device (software, CUDA)");
     if !found {
         println!("skipped: the emulator needs a C++ compiler on x86-64 or aarch64");
@@ -54,8 +54,8 @@ fn devices_measures_passes_that_return_the_best_tokens() {
         return;
     }
     let models = Models::pair();
-    let run = Run::forerun().with(&["devices", "--gpu", "0", "--rows", "1,3", "--rounds", "2"]);
-    let run = run.with(&["--past", "8"]).with_path("--model", &models.target());
+    let run = Run::of("devices --gpu 0 --rows 1,3 --rounds 2");
+    let run = run.words("--past 8").with_path("--model", &models.target());
     let output = on_emulator(run).succeed().output();
     for words in [
         "on gpu:0 emulated CUDA device",
@@ -80,7 +80,7 @@ fn an_unknown_interface_is_an_error_that_names_the_known_ones() {
         assert_ne!(finished.code, Some(0), "{arguments:?}");
         assert!(finished.errors.contains(words), "{arguments:?}: {}", finished.errors);
     }
-    let doctor = Run::forerun().with(&["doctor", "--offline", "--no-measure"]);
+    let doctor = Run::of("doctor --offline --no-measure");
     let report = doctor.variable("FORERUN_GPU_API", "vulkan").succeed().output();
     assert!(report.contains(words), "{report}");
 }

@@ -1,7 +1,5 @@
 //! Hub models: they give the same text as local models, however their files were downloaded.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Finished, Hub, Models, Quirk, Run, small_etag};
 use crate::speculators::speculator;
 use std::collections::BTreeMap;
@@ -12,8 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Returns the text of a local model for the prompt of [`Hub::generate`].
 fn text_from(model: &Path) -> String {
-    let run = Run::forerun().with(&Hub::GENERATE).with_path("--model", model);
-    run.succeed().output()
+    Run::forerun().with(&Hub::GENERATE).with_path("--model", model).succeed().output()
 }
 
 /// Checks the text, and that standard error has only the statistics.
@@ -90,7 +87,7 @@ fn a_hub_model_gives_the_text_of_its_files_and_is_downloaded_once() {
         assert_eq!(requests.len(), 1, "{requests:?}");
         assert_eq!(requests[0].path, "/api/models/owner/name/revision/main");
         // Offline runs make no requests.
-        let offline = hub.generate("owner/name").with(&["--offline"]);
+        let offline = hub.generate("owner/name").words("--offline");
         assert_text(&offline.succeed(), &expected);
         let offline = hub.generate("owner/name").variable("HF_HUB_OFFLINE", "1");
         assert_text(&offline.succeed(), &expected);
@@ -108,17 +105,17 @@ fn shards_and_drafters_are_downloaded_too() {
         let hub = Hub::serving(&sharded);
         assert_text(&hub.generate("owner/name").succeed(), &expected);
         assert_eq!(hub.take_downloads().len(), 2);
-        assert_text(&hub.generate("owner/name").with(&["--offline"]).succeed(), &expected);
+        assert_text(&hub.generate("owner/name").words("--offline").succeed(), &expected);
         // A missing shard is an error.
         let snapshots = fs::read_dir(hub.cached().join("snapshots")).unwrap();
         let snapshot = snapshots.map(|entry| entry.unwrap().path()).next().unwrap();
         fs::remove_file(snapshot.join("model-00002-of-00002.safetensors")).unwrap();
-        let offline = hub.generate("owner/name").with(&["--offline"]).finish();
+        let offline = hub.generate("owner/name").words("--offline").finish();
         offline.assert_refused("a missing shard", &["no model-00002-of-00002.safetensors"]);
     }
     let hub = Hub::serving(&models.target());
     hub.publish("other/drafter", "main", &models.drafter());
-    let drafted = hub.generate("owner/name").with(&["--draft-model", "other/drafter"]);
+    let drafted = hub.generate("owner/name").words("--draft-model other/drafter");
     assert_text(&drafted.on_one_core().succeed(), &text_from(&models.target()));
 }
 
@@ -143,7 +140,7 @@ fn heads_are_downloaded_under_their_own_file_names() {
         assert_eq!(finished.output(), expected, "{}", finished.errors);
         assert!(finished.statistics().contains(&format!("{drafter}:")), "{}", finished.errors);
         hub.take_requests();
-        assert_eq!(run().with(&["--offline"]).succeed().output(), expected);
+        assert_eq!(run().words("--offline").succeed().output(), expected);
         assert!(hub.take_requests().is_empty());
         // Heads that are only pickled are refused before a large file is downloaded.
         let pickled = models.folder().join("pickled").join(drafter);
@@ -175,12 +172,12 @@ fn the_projection_of_pard_2_is_downloaded_too() {
     assert_eq!(finished.output(), expected, "{}", finished.errors);
     assert!(finished.statistics().contains("parallel:"), "{}", finished.errors);
     hub.take_requests();
-    assert_eq!(run("pard/two", "parallel").with(&["--offline"]).succeed().output(), expected);
+    assert_eq!(run("pard/two", "parallel").words("--offline").succeed().output(), expected);
     assert!(hub.take_requests().is_empty());
     // A tool that does not know the file leaves it out.
     let projection = hub.snapshot("pard/two", &commit).join("warp_model.safetensors");
     fs::remove_file(&projection).unwrap();
-    let offline = run("pard/two", "parallel").with(&["--offline"]).finish();
+    let offline = run("pard/two", "parallel").words("--offline").finish();
     offline.assert_refused("no projection", &["no warp_model.safetensors"]);
     assert_eq!(run(&format!("pard/two@{commit}"), "parallel").succeed().output(), expected);
     assert!(projection.is_file());
@@ -246,7 +243,7 @@ fn an_interrupted_download_resumes() {
     let words = ["model.safetensors of owner/name broke off after 10000 of", "run again"];
     broken.assert_refused("cut", &words);
     // An incomplete model is never used.
-    let offline = hub.generate("owner/name").with(&["--offline"]).finish();
+    let offline = hub.generate("owner/name").words("--offline").finish();
     offline.assert_refused("half a model", &["is not in the cache"]);
     // The connection breaks again.
     hub.quirk(Quirk::Cut(5_000));
@@ -322,10 +319,8 @@ fn an_interrupt_ends_a_download_at_once_and_the_next_run_resumes_it() {
     hub.quirk(Quirk::Stall(10_000));
     let mut running = hub.generate("owner/name").with_default_interrupts().start();
     let since = Instant::now();
-    let has_started = || {
-        let partials = hub.partials();
-        partials.iter().any(|partial| fs::metadata(partial).unwrap().len() == 10_000)
-    };
+    let has_started =
+        || hub.partials().iter().any(|partial| fs::metadata(partial).unwrap().len() == 10_000);
     while !has_started() {
         assert!(since.elapsed() < Duration::from_secs(60), "the download does not begin");
         std::thread::sleep(Duration::from_millis(5));
@@ -382,8 +377,7 @@ fn the_cache_is_laid_out_as_other_tools_expect() {
 
 pub(crate) fn export(model: &Path, file: &Path) {
     fs::create_dir_all(file.parent().unwrap()).unwrap();
-    let run = Run::forerun().with(&["export", "--type", "f32"]).with_path("--model", model);
-    run.with_path("--gguf", file).succeed();
+    Run::of("export --type f32").with_path("--model", model).with_path("--gguf", file).succeed();
 }
 
 /// A repository of GGUF files. Both models are stored as f32, whatever their names say.
@@ -398,7 +392,7 @@ fn a_quantization_names_a_gguf_file() {
     let hub = Hub::serving(&files);
     let (target, drafter) = (text_from(&models.target()), text_from(&models.drafter()));
     let generate = |id: &str| hub.generate(id);
-    generate("owner/name:Q8_0").with(&["--offline"]).finish().assert_refused("empty", &["cache"]);
+    generate("owner/name:Q8_0").words("--offline").finish().assert_refused("empty", &["cache"]);
     for offline in [&[][..], &["--offline"]] {
         for (id, expected) in [
             ("owner/name:q8_0", &drafter),
@@ -414,7 +408,7 @@ fn a_quantization_names_a_gguf_file() {
     let words = ["no GGUF file whose name contains \"Q5\"", "x-Q4_K_M.gguf", "Q8_0/x-Q8_0.gguf"];
     generate("owner/name:Q5").finish().assert_refused("unknown", &words);
     let words = ["not in the cache", "no GGUF file of type Q5"];
-    generate("owner/name:Q5").with(&["--offline"]).finish().assert_refused("unknown", &words);
+    generate("owner/name:Q5").words("--offline").finish().assert_refused("unknown", &words);
     let snapshots = fs::read_dir(hub.cached().join("snapshots")).unwrap();
     let snapshot = snapshots.map(|entry| entry.unwrap().path()).next().unwrap();
     assert!(!snapshot.join("mmproj-Q4_0.gguf").exists());
@@ -430,8 +424,8 @@ fn a_repository_may_have_both_formats() {
     let (target, drafter) = (text_from(&models.target()), text_from(&models.drafter()));
     assert_text(&hub.generate("owner/name").succeed(), &target);
     assert_text(&hub.generate("owner/name:F32").succeed(), &drafter);
-    let drafted = hub.generate("owner/name").with(&["--draft-model", "owner/name:F32"]);
-    assert_text(&drafted.on_one_core().with(&["--offline"]).succeed(), &target);
+    let drafted = hub.generate("owner/name").words("--draft-model owner/name:F32");
+    assert_text(&drafted.on_one_core().words("--offline").succeed(), &target);
 }
 
 /// The parts are those of another engine's model, whose vocabulary has no tokenizer.
@@ -450,6 +444,6 @@ fn all_parts_of_a_split_file_are_downloaded() {
     let snapshot = snapshots.map(|entry| entry.unwrap().path()).next().unwrap();
     assert!(parts.iter().all(|part| snapshot.join(part).is_file()));
     fs::remove_file(snapshot.join(&parts[1])).unwrap();
-    let offline = hub.generate("owner/name:split").with(&["--offline"]).finish();
+    let offline = hub.generate("owner/name:split").words("--offline").finish();
     offline.assert_refused("a missing part", &["no split-00002-of-00003.gguf"]);
 }

@@ -1,7 +1,5 @@
 //! Hub models that cannot be loaded: error messages, and a cache without damaged files.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Hub, Models, Quirk};
 use std::fs;
 
@@ -14,7 +12,7 @@ fn a_file_with_a_wrong_hash_is_an_error_and_is_deleted() {
     let words = ["model.safetensors of owner/name is damaged", "SHA-256", "deleted", "run again"];
     finished.assert_refused("damaged", &words);
     assert!(hub.partials().is_empty());
-    let offline = hub.generate("owner/name").with(&["--offline"]).finish();
+    let offline = hub.generate("owner/name").words("--offline").finish();
     offline.assert_refused("nothing stays", &["is not in the cache"]);
     hub.generate("owner/name").succeed();
 }
@@ -59,7 +57,7 @@ fn offline_without_the_model_says_how_to_fetch_it() {
         "hf download owner/name --revision v2",
     ];
     let run = || hub.generate("owner/name@v2");
-    run().with(&["--offline"]).finish().assert_refused("--offline", &words);
+    run().words("--offline").finish().assert_refused("--offline", &words);
     for yes in ["1", "ON", "true"] {
         run().variable("HF_HUB_OFFLINE", yes).finish().assert_refused(yes, &words);
     }
@@ -87,7 +85,7 @@ fn an_address_that_does_not_answer_is_named() {
     let finished = run().succeed();
     let notice = "the hub cannot be reached: owner/name comes from the cache";
     assert!(finished.errors.contains(notice), "{}", finished.errors);
-    run().with(&["--offline"]).succeed();
+    run().words("--offline").succeed();
 }
 
 #[test]

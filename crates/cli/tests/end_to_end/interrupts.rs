@@ -1,7 +1,5 @@
 //! Ctrl-C ends the answer, and then the process.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Finished, Models, Reader, Run};
 use std::fs;
 use std::thread;
@@ -14,7 +12,7 @@ const METHODS: [&[&str]; 3] =
     [&["--method", "autoregressive"], &["--draft-tokens", "3"], &["--tree", "top:2x2"]];
 
 fn generate(models: &Models, tokens: usize, options: &[&str]) -> Run {
-    let run = Run::generate_with_drafter(models).with(options).with(&["--ignore-eos"]);
+    let run = Run::generate_with_drafter(models).with(options).words("--ignore-eos");
     run.with(&["--max-tokens", &tokens.to_string()])
 }
 
@@ -31,14 +29,14 @@ fn tokens(finished: &Finished) -> usize {
 fn an_interrupted_answer_ends_with_its_text_so_far() {
     let models = Models::with_context(1 << 20);
     for method in METHODS {
-        let mut running = generate(&models, 1_000_000, method).with(&["-p", "Hello"]).start();
+        let mut running = generate(&models, 1_000_000, method).words("-p Hello").start();
         running.wait_for_output();
         running.interrupt();
         let finished = running.finish();
         assert_eq!(finished.code, INTERRUPTED, "{method:?}: {}", finished.errors);
         assert!(finished.statistics().contains("tokens/s"), "{method:?}: {}", finished.errors);
         // The text equals that of an uninterrupted answer with the same number of tokens.
-        let whole = generate(&models, tokens(&finished), method).with(&["-p", "Hello"]).succeed();
+        let whole = generate(&models, tokens(&finished), method).words("-p Hello").succeed();
         assert_eq!(finished.output(), whole.output(), "{method:?}");
     }
 }
@@ -46,7 +44,7 @@ fn an_interrupted_answer_ends_with_its_text_so_far() {
 #[test]
 fn an_interrupted_answer_is_complete_json() {
     let models = Models::with_context(1 << 20);
-    let run = generate(&models, 1_000_000, &["--json"]).with(&["-p", "Hello"]);
+    let run = generate(&models, 1_000_000, &["--json"]).words("-p Hello");
     let mut running = run.start();
     running.wait_for_interrupt_handler();
     running.interrupt();
@@ -83,7 +81,7 @@ fn an_interrupt_stops_the_prefill_of_a_long_prompt() {
 fn two_interrupts_end_even_a_stuck_run() {
     let models = Models::with_long_words(5000);
     // Its output is not read, so it waits for room in the pipe and cannot end its answer.
-    let run = generate(&models, 1_000_000, &[]).with(&["-p", "Hello"]).reader(Reader::Asleep);
+    let run = generate(&models, 1_000_000, &[]).words("-p Hello").reader(Reader::Asleep);
     let mut running = run.start();
     running.wait_for_full_pipe();
     running.interrupt_until_it_ends();

@@ -4,6 +4,8 @@
 //! All tests are in one binary, which is linked only once; each module covers one topic. [`common`]
 //! contains shared helpers.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 #[cfg(feature = "laboratory")]
 mod acceptance;
 mod bench_run;

@@ -1,7 +1,5 @@
 //! Models that do not fit in memory.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run, edit_json};
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -51,7 +49,7 @@ fn models_that_do_not_fit_are_refused_before_loading() {
     for (layers, model) in [(4, Models::target as fn(&Models) -> _), (2, Models::drafter)] {
         let models = Models::pair();
         widen(&model(&models));
-        let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hi", "--dtype", "f32"]);
+        let run = Run::generate_with_drafter(&models).words("--prompt Hi --dtype f32");
         let finished = run.with_address_space(ADDRESS_SPACE).finish();
         let words = ["MiB of memory, but only", "MiB are available", "--dtype", "int8"];
         finished.assert_refused("too large", &words);
@@ -64,6 +62,6 @@ fn models_that_do_not_fit_are_refused_before_loading() {
     }
     // The same limit is enough for small models.
     let models = Models::pair();
-    let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hi", "-n", "1"]);
+    let run = Run::generate_with_drafter(&models).words("--prompt Hi -n 1");
     run.with_address_space(ADDRESS_SPACE).succeed();
 }

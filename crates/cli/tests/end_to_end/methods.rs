@@ -1,7 +1,5 @@
 //! The text is the target's for every method, drafter and verification.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Finished, Models, Run, edit_json};
 
 /// A repetitive prompt, so that prompt lookup finds drafts.
@@ -32,8 +30,7 @@ const CONFIGURATIONS: [(&str, bool); 18] = [
 
 fn run(models: &Models, drafted: bool, options: &[&str]) -> Run {
     let run = if drafted { Run::generate_with_drafter(models) } else { Run::generate(models) };
-    let options: Vec<&str> = options.iter().flat_map(|option| option.split(' ')).collect();
-    run.with(&["--prompt", PROMPT, "--max-tokens", "60", "--ignore-eos"]).with(&options)
+    run.with(&["--prompt", PROMPT]).words("--max-tokens 60 --ignore-eos").words(&options.join(" "))
 }
 
 #[test]
@@ -71,8 +68,7 @@ fn several_drafters_give_the_text_of_plain_decoding() {
         for method in ["dsi", "speculative", "auto"] {
             let several = Run::generate(&models).with_path("--draft-model", &models.drafter());
             let several = several.with(&["--prompt", PROMPT, "--max-tokens", "60", "--ignore-eos"]);
-            let options: Vec<&str> = also.split(' ').chain(sampling.split(' ')).collect();
-            let several = several.with(&["--method", method]).with(&options);
+            let several = several.with(&["--method", method]).words(&also).words(sampling);
             let several = several.with(&["--placement", &placement]).succeed();
             assert_eq!(several.output(), expected, "{method}, {sampling}");
             let line = several.statistics();
@@ -180,8 +176,7 @@ fn suggested_sampling_applies_only_on_request() {
     let wrong = run(&models, true, &["--suggested-sampling"]).finish();
     wrong.assert_refused("top_p", &["generation_config.json", "\"top_p\" is 1.5", "leave"]);
     // A chat reports the error when the model is loaded, before the first message.
-    let chat = Run::forerun().with(&["chat", "--suggested-sampling"]);
-    let chat = chat.with_path("--model", &models.target()).finish();
+    let chat = Run::of("chat --suggested-sampling").with_path("--model", &models.target()).finish();
     chat.assert_refused("top_p in a chat", &["generation_config.json", "\"top_p\" is 1.5"]);
     assert_eq!(text("--temperature 0"), greedy);
     edit_json(&generation_config, |options| options["do_sample"] = false.into());
@@ -233,8 +228,8 @@ fn the_default_placement_works_with_and_without_a_draft_model() {
     let models = Models::pair();
     let prompt = ["--prompt", PROMPT, "--max-tokens", "20"];
     let two = Run::generate(&models).with_path("--draft-model", &models.drafter());
-    let two = two.with(&prompt).with(&["--draft-tokens", "3", "--json"]).succeed().json();
-    let one = Run::generate(&models).with(&prompt).with(&["--json"]).succeed().json();
+    let two = two.with(&prompt).words("--draft-tokens 3 --json").succeed().json();
+    let one = Run::generate(&models).with(&prompt).words("--json").succeed().json();
     assert_eq!(two["tokens"], one["tokens"]);
     for (answer, method) in [(&two, "speculative"), (&one, "autoregressive")] {
         assert_eq!(answer["method"], method);

@@ -1,13 +1,11 @@
 //! `forerun models`: the cache of hub models, and what a model is.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Hub, Models, Run, edit_json};
 use crate::hub::export;
 use std::fs::{self, File};
 
 fn models(hub: &Hub, arguments: &[&str]) -> Run {
-    hub.run().with(&["models"]).with(arguments)
+    hub.run().words("models").with(arguments)
 }
 
 #[test]
@@ -53,8 +51,7 @@ fn a_pulled_model_is_listed_shown_and_removed() {
     }
 
     // Nobody can be asked.
-    let refused = models(&hub, &["rm", "owner/name"]).finish();
-    refused.assert_refused("a question", &["--yes"]);
+    models(&hub, &["rm", "owner/name"]).finish().assert_refused("a question", &["--yes"]);
     assert!(hub.cached().exists());
     let unknown = models(&hub, &["rm", "--yes", "owner/name", "owner/other"]).finish();
     unknown.assert_refused("owner/other", &["owner/other is not in the cache", "models list"]);
@@ -68,9 +65,7 @@ fn a_pulled_model_is_listed_shown_and_removed() {
 #[test]
 fn show_describes_local_models_and_the_demonstration_pair() {
     let pair = Models::pair();
-    let show = |options: &[&str]| {
-        Run::forerun().with(&["models", "show"]).with(&[pair.target()]).with(options)
-    };
+    let show = |options: &[&str]| Run::of("models show").with(&[pair.target()]).with(options);
     let object = show(&["--json"]).succeed().json();
     assert_eq!(object["family"], "llama");
     assert_eq!(object["runs_here"], true);
@@ -80,7 +75,7 @@ fn show_describes_local_models_and_the_demonstration_pair() {
     assert!(text.contains("No draft model for it is known; see https://"), "{text}");
     let memory = |options: &[&str]| show(options).succeed().json()["memory"].as_u64().unwrap();
     assert!(memory(&["--json", "--dtype", "bf16"]) < memory(&["--json"]));
-    let demo = Run::forerun().with(&["models", "show", "demo", "--template"]).succeed().output();
+    let demo = Run::of("models show demo --template").succeed().output();
     assert!(demo.contains("chat template       its own") && demo.contains("{%"), "{demo}");
     assert!(!demo.contains("draft model"), "it has its own: {demo}");
 }
@@ -89,8 +84,8 @@ fn show_describes_local_models_and_the_demonstration_pair() {
 fn show_says_why_a_model_does_not_run() {
     let pair = Models::pair();
     edit_json(&pair.target().join("config.json"), |config| config["model_type"] = "mamba".into());
-    let show = || Run::forerun().with(&["models", "show"]).with(&[pair.target()]);
-    let object = show().with(&["--json"]).succeed().json();
+    let show = || Run::of("models show").with(&[pair.target()]);
+    let object = show().words("--json").succeed().json();
     assert_eq!((&object["family"], &object["runs_here"]), (&"mamba".into(), &false.into()));
     assert!(object["reason"].as_str().unwrap().contains("mamba"), "{object}");
     let text = show().succeed().output();
@@ -102,7 +97,7 @@ fn pull_needs_a_hub_id_that_exists() {
     let pair = Models::pair();
     let hub = Hub::serving(&pair.target());
     models(&hub, &["pull", "owner/none"]).finish().assert_refused("owner/none", &["no such model"]);
-    let path = hub.run().with(&["models", "pull"]).with(&[pair.target()]).finish();
+    let path = hub.run().words("models pull").with(&[pair.target()]).finish();
     path.assert_refused("a path", &["is not a hub model"]);
     models(&hub, &["pull"]).finish().assert_refused("nothing", &["MODEL"]);
 }
@@ -131,8 +126,7 @@ fn one_gguf_model_of_a_repository_is_removed() {
     let lock = File::options().write(true).open(lock).unwrap();
     lock.lock().unwrap();
     for id in ["owner/name:Q4_K_M", "owner/name"] {
-        let busy = models(&hub, &["rm", "--yes", id]).finish();
-        busy.assert_refused(id, &["is being downloaded"]);
+        models(&hub, &["rm", "--yes", id]).finish().assert_refused(id, &["is being downloaded"]);
     }
     lock.unlock().unwrap();
 

@@ -1,7 +1,5 @@
 //! Standard output: text of complete characters, or one JSON object.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Finished, Models, Reader, Run};
 use serde_json::Value;
 
@@ -13,7 +11,7 @@ fn numbers(value: &Value) -> Vec<u64> {
 fn json_is_one_object_that_accounts_for_every_token() {
     let models = Models::pair();
     let finished = Run::generate_with_drafter(&models)
-        .with(&["-p", "Hello", "-n", "50", "--ignore-eos", "--draft-tokens", "3", "--json"])
+        .words("-p Hello -n 50 --ignore-eos --draft-tokens 3 --json")
         .succeed();
     assert_eq!(finished.output().lines().count(), 1);
     assert_eq!(finished.errors, "");
@@ -98,11 +96,11 @@ fn the_streamed_text_is_that_of_the_tokens_even_for_invalid_utf8() {
     let models = Models::pair();
     for seed in ["1", "2", "3", "4"] {
         let run = || {
-            let run = Run::generate_with_drafter(&models).with(&["-p", "é", "-n", "300"]);
+            let run = Run::generate_with_drafter(&models).words("-p é -n 300");
             run.with(&["--ignore-eos", "--temperature", "1.5", "--seed", seed])
         };
         let streamed = run().succeed();
-        let answer = run().with(&["--json"]).succeed().json();
+        let answer = run().words("--json").succeed().json();
         let text = text_of(&numbers(&answer["tokens"]));
         assert!(text.contains('\u{fffd}'), "some of the random bytes are not valid UTF-8");
         assert_eq!(answer["text"], text, "seed {seed}");
@@ -122,8 +120,8 @@ fn assert_complete_characters(finished: &Finished) {
 fn a_slow_reader_gets_every_byte() {
     let models = Models::with_long_words(200);
     let run = || {
-        let run = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "300"]);
-        run.with(&["--ignore-eos", "--temperature", "1", "--seed", "5"])
+        let run = Run::generate_with_drafter(&models).words("-p Hello -n 300");
+        run.words("--ignore-eos --temperature 1 --seed 5")
     };
     let expected = run().succeed().output();
     assert!(expected.len() > 20_000, "the text must be larger than the pipe of a slow reader");

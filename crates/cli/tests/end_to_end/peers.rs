@@ -1,7 +1,5 @@
 //! Other engines (peers) in a comparison: processes that answer the same prompts.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use serde_json::Value;
 use std::fs;
@@ -32,11 +30,10 @@ fn bench(models: &Models, out: &Path, threads: usize, tokens: &str, more: &str) 
         peer.display()
     );
     let sweep = file("sweep.toml", &sweep);
-    let run =
-        Run::forerun().with(&["bench", "run", "--repeats", "2", "--warm-ups", "1", "-n", "4"]);
+    let run = Run::of("bench run --repeats 2 --warm-ups 1 -n 4");
     let run = run.with_path("--model", &models.target()).with_path("--suite", &prompts);
     let run = run.with_path("--draft-model", &models.drafter()).with_path("--out", out);
-    run.with(&["--ignore-eos"]).with_path("--sweep", &sweep)
+    run.words("--ignore-eos").with_path("--sweep", &sweep)
 }
 
 /// Returns the tokens of plain decoding for both prompts.
@@ -113,7 +110,7 @@ fn incomparable_peers_are_refused() {
     bench(3, "").finish().assert_refused("more threads", &["3 cores", "--unequal-cores"]);
     let refused = bench(1, "dtype = 'int8'").finish();
     refused.assert_refused("another type", &["\"shell\"", "int8"]);
-    let refused = bench(1, "").with(&["--temperature", "1"]).finish();
+    let refused = bench(1, "").words("--temperature 1").finish();
     refused.assert_refused("sampling", &["greedily", "--temperature"]);
     let turns = models.folder().join("turns.jsonl");
     fs::write(&turns, "{\"id\": \"two\", \"turns\": [\"Who?\", \"Why?\"]}\n").unwrap();

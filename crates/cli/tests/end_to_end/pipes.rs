@@ -1,7 +1,5 @@
 //! Closed pipes and full output devices.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Reader, Run};
 use std::process::{Command, Stdio};
 
@@ -25,7 +23,7 @@ fn a_run_ends_quietly_when_its_reader_closes_the_pipe() {
 #[test]
 fn a_pipe_closed_before_the_json_is_not_a_failure() {
     let models = Models::pair();
-    let run = Run::generate(&models).on_one_core().with(&["-p", "Hello", "-n", "3", "--json"]);
+    let run = Run::generate(&models).on_one_core().words("-p Hello -n 3 --json");
     let finished = run.reader(Reader::Closing(0)).finish();
     assert_eq!((finished.code, &*finished.errors), (Some(0), ""));
 }
@@ -43,7 +41,7 @@ fn a_closed_standard_error_does_not_stop_the_text() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0));
-    let expected = Run::generate(&models).with(&["-p", "Hello", "-n", "10"]).succeed();
+    let expected = Run::generate(&models).words("-p Hello -n 10").succeed();
     assert_eq!(output.stdout, expected.chunks.concat());
 }
 

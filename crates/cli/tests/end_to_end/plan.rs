@@ -1,7 +1,5 @@
 //! `forerun plan`: rankings of measured and recorded hardware, plan files and profiles.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use serde_json::Value;
 use std::fs;
@@ -11,7 +9,7 @@ use std::path::Path;
 fn plan(models: &Models) -> Run {
     let prompts = models.folder().join("prompts.txt");
     fs::write(&prompts, "Hello\n\nOnce upon a time").unwrap();
-    let run = Run::forerun().with(&["plan", "--seconds", "0", "-n", "12", "--json"]);
+    let run = Run::of("plan --seconds 0 -n 12 --json");
     let run = run.with_path("--prompts", &prompts).with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter());
     run.with_path("--out", &models.folder().join("plan.toml"))
@@ -19,14 +17,14 @@ fn plan(models: &Models) -> Run {
 
 fn hardware(file: &Path) -> Run {
     let out = file.with_extension("plan");
-    Run::forerun().with(&["plan"]).with_path("--hardware", file).with_path("--out", &out)
+    Run::of("plan").with_path("--hardware", file).with_path("--out", &out)
 }
 
 #[test]
 fn a_plan_is_a_configuration_file_and_a_profile_gives_it_again() {
     let models = Models::pair();
     let profile = models.folder().join("profile.toml");
-    let report = plan(&models).with(&["--dtype", "bf16"]).with_path("--save-profile", &profile);
+    let report = plan(&models).words("--dtype bf16").with_path("--save-profile", &profile);
     let report = report.succeed().json();
     assert_eq!(report["costs"], "measured");
     let ranking = report["ranking"].as_array().unwrap();
@@ -43,11 +41,11 @@ fn a_plan_is_a_configuration_file_and_a_profile_gives_it_again() {
     let method = ranking[0]["method"].as_str().unwrap();
     assert!(text.contains(&format!("method = \"{method}\"")), "{text}");
     assert!(text.contains("dtype = \"bf16\""), "{text}");
-    let generate = Run::forerun().with(&["generate", "--prompt", "Hello", "-n", "4", "--json"]);
+    let generate = Run::of("generate --prompt Hello -n 4 --json");
     let answer = generate.with_path("--config", &plan_file).succeed().json();
     assert_eq!(answer["tokens"].as_array().unwrap().len(), 4, "{answer}");
     // The saved profile predicts the same without the models.
-    let again = hardware(&profile).with(&["--json"]).succeed().json();
+    let again = hardware(&profile).words("--json").succeed().json();
     assert_eq!(again["ranking"].as_array().unwrap().len(), ranking.len());
     assert_eq!(again["ranking"][0]["method"], ranking[0]["method"]);
 }
@@ -89,7 +87,7 @@ fn estimated_hardware_is_labelled() {
     assert!(text.starts_with("# ") && text.contains("estimated"), "{text}");
     fs::write(&file, "source = \"measured\"\n").unwrap();
     hardware(&file).finish().assert_refused("an incomplete profile", &["a100.toml", "hardware"]);
-    let drafter = Run::forerun().with(&["plan", "--drafter", "lookahead"]);
+    let drafter = Run::of("plan --drafter lookahead");
     drafter.finish().assert_refused("a drafter", &["lookahead", "cannot be planned"]);
 }
 
@@ -106,7 +104,7 @@ fn a_plan_says_that_drafting_does_not_pay() {
                 target = { model = \"t\", layers = 2, first-ms = 1, rows-ms = [[1, 40.0]] }\n\
                 draft = { model = \"d\", layers = 1, first-ms = 1, rows-ms = [[1, 10.0]] }\n";
     fs::write(&file, text).unwrap();
-    let output = hardware(&file).with(&["--draft-tokens", "2"]).succeed().output();
+    let output = hardware(&file).words("--draft-tokens 2").succeed().output();
     assert!(
         output.contains("\nNo: plain decoding is fastest here (25 tokens a second)"),
         "{output}"
@@ -121,9 +119,7 @@ fn a_plan_says_that_drafting_does_not_pay() {
 #[test]
 fn an_interrupted_plan_without_a_result_says_so() {
     let models = Models::with_context(1 << 20);
-    let run = Run::forerun().with(&["plan", "--seconds", "86400", "-n", "100000"]);
-    let run =
-        run.with_path("--model", &models.target()).with_path("--draft-model", &models.drafter());
+    let run = Run::of("plan --seconds 86400 -n 100000").with_models(&models);
     let mut running = run.with_path("--out", &models.folder().join("plan.toml")).start();
     running.wait_for_interrupt_handler();
     running.interrupt();
@@ -161,7 +157,7 @@ fn options_without_effect_on_recorded_hardware_are_refused_by_name() {
     for (options, words) in table {
         hardware(&file).with(options).finish().assert_refused(options[0], words);
     }
-    let report = hardware(&file).with(&["--method", "dsi", "--json"]).succeed().json();
+    let report = hardware(&file).words("--method dsi --json").succeed().json();
     let methods = report["ranking"].as_array().unwrap().iter().map(|found| &found["method"]);
     assert!(methods.clone().any(|method| method == "dsi"));
     assert!(methods.clone().all(|method| method == "dsi" || method == "autoregressive"));
@@ -177,7 +173,7 @@ fn placements_on_ranks_are_ranked_by_their_messages() {
     let text = fs::read_to_string(shipped).unwrap();
     fs::write(&file, &text).unwrap();
     let speeds = || {
-        let report = hardware(&file).with(&["--top", "100", "--json"]).succeed().json();
+        let report = hardware(&file).words("--top 100 --json").succeed().json();
         assert_eq!(report["costs"], "estimated");
         let speed = |placement: &str| {
             let ranking = report["ranking"].as_array().unwrap().iter();
@@ -214,7 +210,7 @@ fn drafters_on_hidden_states_are_planned_as_they_draft() {
     fs::write(&prompts, "Once upon a time").unwrap();
     let with_models = |command: &str, drafter: &str| {
         let run = Run::forerun().with(&[command]).with_path("--model", &family.join("target"));
-        run.with_path("--draft-model", &family.join(drafter)).with(&["-n", "24", "--json"])
+        run.with_path("--draft-model", &family.join(drafter)).words("-n 24 --json")
     };
     for (drafter, kind, chain) in [
         ("eagle", "eagle", "6"),
@@ -243,7 +239,7 @@ fn drafters_on_hidden_states_are_planned_as_they_draft() {
                 "--ignore-eos",
             ]);
             let generate = match option {
-                "tree" => generate.with(&named).with(&["--draft-tokens", "16"]),
+                "tree" => generate.with(&named).words("--draft-tokens 16"),
                 _ => generate.with(&named),
             };
             let answer = generate.succeed().json();
@@ -298,8 +294,7 @@ fn what_is_not_simulated_is_refused_by_name() {
         plan(&models).with(options).finish().assert_refused(&what, words);
     }
     let family = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
-    let eagle = Run::forerun().with(&["plan", "--method", "pearl"]);
-    let eagle = eagle.with_path("--model", &family.join("target"));
+    let eagle = Run::of("plan --method pearl").with_path("--model", &family.join("target"));
     let eagle = eagle.with_path("--draft-model", &family.join("eagle")).finish();
     eagle.assert_refused(
         "eagle under PEARL",
@@ -311,11 +306,11 @@ fn what_is_not_simulated_is_refused_by_name() {
 fn a_comparison_shows_the_predictions_of_a_profile() {
     let models = Models::pair();
     let (profile, out) = (models.folder().join("profile.toml"), models.folder().join("out"));
-    let planned = plan(&models).with(&["--method", "speculative", "--drafter", "model"]);
+    let planned = plan(&models).words("--method speculative --drafter model");
     planned.with_path("--save-profile", &profile).succeed();
     let compare = |target: &Path, out: &Path| {
-        let run = Run::forerun().with(&["bench", "run", "--repeats", "1", "--warm-ups", "0"]);
-        let run = run.with(&["-n", "8", "--draft-tokens", "4,auto", "--drafter", "model"]);
+        let run = Run::of("bench run --repeats 1 --warm-ups 0");
+        let run = run.words("-n 8 --draft-tokens 4,auto --drafter model");
         let run = run.with_path("--suite", &models.folder().join("prompts.txt"));
         let run = run.with_path("--model", target).with_path("--draft-model", &models.drafter());
         run.with_path("--profile", &profile).with_path("--out", out)

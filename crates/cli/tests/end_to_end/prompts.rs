@@ -1,12 +1,10 @@
 //! Sources of a prompt: option, file and standard input.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use std::fs;
 
 fn generate(models: &Models) -> Run {
-    Run::generate(models).on_one_core().with(&["--max-tokens", "8", "--json"])
+    Run::generate(models).on_one_core().words("--max-tokens 8 --json")
 }
 
 #[test]
@@ -25,7 +23,7 @@ fn all_sources_of_a_prompt_give_the_same_answer() {
             let runs = [
                 ("a file", generate(&models).with_path("--prompt-file", &file)),
                 ("a file, short option", generate(&models).with_path("-f", &file)),
-                ("-", generate(&models).with(&["--prompt-file", "-"]).input(&*written)),
+                ("-", generate(&models).words("--prompt-file -").input(&*written)),
                 ("a pipe", generate(&models).input(&*written)),
             ];
             for (source, run) in runs {

@@ -1,14 +1,11 @@
 //! `forerun bench quality`: the table, and error messages.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 fn bench(model: &Path, text: &Path) -> Run {
-    let run = Run::forerun().with(&["bench", "quality"]);
-    run.with_path("--model", model).with_path("--text", text)
+    Run::of("bench quality").with_path("--model", model).with_path("--text", text)
 }
 
 fn text_file(models: &Models, name: &str, text: &[u8]) -> PathBuf {
@@ -45,7 +42,7 @@ fn every_type_has_a_row_next_to_f32() {
     }
     // With a drafter.
     let drafter = bench(&models.target(), &text).with_path("--draft-model", &models.drafter());
-    let output = drafter.with(&["--dtype", "f32", "--tokens", "200"]).succeed().output();
+    let output = drafter.words("--dtype f32 --tokens 200").succeed().output();
     let last = output.lines().last().unwrap();
     assert!(last.starts_with("drafter") && last.ends_with('%'), "{output}");
     // With half of the text, other windows, and types in another order.
@@ -58,7 +55,7 @@ fn every_type_has_a_row_next_to_f32() {
     let types: Vec<&str> = self::rows(&output).iter().map(|row| row[0]).collect();
     assert_eq!(types, ["f32", "int8", "f16"]);
     // All types and mixes.
-    let all = bench(&models.target(), &text).with(&["--dtype", "all", "--tokens", "20"]).succeed();
+    let all = bench(&models.target(), &text).words("--dtype all --tokens 20").succeed();
     let output = all.output();
     let types: Vec<&str> = self::rows(&output).iter().map(|row| row[0]).collect();
     assert_eq!((types.len(), types[4], types[24]), (25, "q4_0", "q5_k_m"), "{output}");
@@ -78,15 +75,15 @@ fn invalid_measurements_are_refused() {
         ("an empty text", of(&empty), &["text is empty"][..]),
         ("a missing text", of(&missing), &["cannot read the text", "missing.txt"]),
         ("a text in Latin-1", of(&latin), &["latin.txt", "UTF-8"]),
-        ("no tokens", of(&text).with(&["--tokens", "0"]), &["number of tokens is 0"]),
-        ("a long window", of(&text).with(&["--window", "513"]), &["513", "2 to 512", "target"]),
-        ("a window of one", of(&text).with(&["--window", "1"]), &["1 tokens", "2 to 512"]),
-        ("no type", of(&text).with(&["--dtype", "auto"]), &["\"auto\"", "f32, bf16, f16, int8"]),
-        ("an unknown type", of(&text).with(&["--dtype", "f32,q4"]), &["\"q4\"", "int8"]),
-        ("no threads", of(&text).with(&["--threads", "0"]), &["--threads is 0"]),
+        ("no tokens", of(&text).words("--tokens 0"), &["number of tokens is 0"]),
+        ("a long window", of(&text).words("--window 513"), &["513", "2 to 512", "target"]),
+        ("a window of one", of(&text).words("--window 1"), &["1 tokens", "2 to 512"]),
+        ("no type", of(&text).words("--dtype auto"), &["\"auto\"", "f32, bf16, f16, int8"]),
+        ("an unknown type", of(&text).words("--dtype f32,q4"), &["\"q4\"", "int8"]),
+        ("no threads", of(&text).words("--threads 0"), &["--threads is 0"]),
         ("no model", bench(&missing, &text), &["missing.txt", "no such file"]),
-        ("no arguments", Run::forerun().with(&["bench", "quality"]), &["--text"]),
-        ("only a text", Run::forerun().with(&["bench", "quality", "--text", "t"]), &["--model"]),
+        ("no arguments", Run::of("bench quality"), &["--text"]),
+        ("only a text", Run::of("bench quality --text t"), &["--model"]),
     ] {
         run.finish().assert_refused(what, words);
     }
@@ -99,11 +96,11 @@ fn the_ceiling_of_drafts_in_one_pass_is_measured() {
     let models = Models::pair();
     let text =
         text_file(&models, "text.txt", "The quick brown fox and so on. ".repeat(8).as_bytes());
-    let run = bench(&models.target(), &text).with(&["--ceiling", "3", "--dtype", "f32"]);
+    let run = bench(&models.target(), &text).words("--ceiling 3 --dtype f32");
     let output = run.succeed().output();
     let places: Vec<&str> = output.lines().filter(|line| line.starts_with("token ")).collect();
     assert_eq!(places.len(), 3, "{output}");
     assert!(places[0].contains("100.00 % ± 0.00"), "{output}");
-    let refused = bench(&models.target(), &text).with(&["--ceiling", "3", "--temperature", "0"]);
+    let refused = bench(&models.target(), &text).words("--ceiling 3 --temperature 0");
     refused.finish().assert_refused("--temperature", &["--temperature is 0", "above 0"]);
 }

@@ -1,7 +1,5 @@
 //! `forerun run`: one answer, or a chat.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run, edit_json};
 use std::path::Path;
 
@@ -9,12 +7,12 @@ use std::path::Path;
 const GREEDY: [&str; 5] = ["--ignore-eos", "-n", "12", "--temperature", "0"];
 
 fn run(model: &Path) -> Run {
-    Run::forerun().with(&["run"]).with(&[model]).with(&GREEDY)
+    Run::of("run").with(&[model]).with(&GREEDY)
 }
 
 /// Returns what `forerun chat` answers to one line.
 fn chat(model: &Path, line: &str) -> String {
-    let chat = Run::forerun().with(&["chat"]).with(&GREEDY);
+    let chat = Run::of("chat").with(&GREEDY);
     chat.with_path("--model", model).input(format!("{line}\n")).succeed().output()
 }
 
@@ -24,8 +22,8 @@ fn a_prompt_is_answered_once_as_in_a_chat() {
     let expected = chat(&models.target(), "Hello there");
     assert_eq!(run(&models.target()).with(&["Hello there"]).succeed().output(), expected);
     // Several words are one prompt, and options may stand between them.
-    let words = Run::forerun().with(&["run", "-n", "12"]).with(&[models.target()]);
-    let words = words.with(&["Hello", "--ignore-eos", "there", "--temperature", "0"]).succeed();
+    let words = Run::of("run -n 12").with(&[models.target()]);
+    let words = words.words("Hello --ignore-eos there --temperature 0").succeed();
     assert_eq!(words.output(), expected);
     let with_drafter = run(&models.target()).with(&["Hello there"]);
     let with_drafter = with_drafter.with_path("--draft-model", &models.drafter()).on_one_core();
@@ -47,16 +45,15 @@ fn piped_text_is_one_message_before_the_prompt() {
 #[test]
 fn answers_end_at_a_limit_and_statistics_are_shown_on_request() {
     let models = Models::with_context(512);
-    let long = Run::forerun().with(&["run"]).with(&[models.target()]).with(&["Hi", "--ignore-eos"]);
-    let finished = long.with(&["--verbose"]).succeed();
+    let long = Run::of("run").with(&[models.target()]).words("Hi --ignore-eos");
+    let finished = long.words("--verbose").succeed();
     assert!(finished.errors.contains("[stopped at the end of the model's context]"));
     assert!(finished.errors.contains("tokens/s"), "{}", finished.errors);
     let models = Models::with_context(4096);
-    let limited = Run::forerun().with(&["run"]).with(&[models.target()]);
-    let limited = limited.with(&["Hi", "--ignore-eos"]).succeed();
+    let limited = Run::of("run").with(&[models.target()]).words("Hi --ignore-eos").succeed();
     let note = "[stopped after 2048 tokens; --max-tokens allows more]";
     assert!(limited.errors.contains(note), "{}", limited.errors);
-    let quiet = run(&models.target()).with(&["Hi", "--quiet"]).succeed();
+    let quiet = run(&models.target()).words("Hi --quiet").succeed();
     assert_eq!(quiet.errors, "");
 }
 
@@ -65,8 +62,7 @@ fn chats_say_how_they_sample() {
     let models = Models::pair();
     let answer = |command: &str, options: &[&str]| {
         let run = Run::forerun().with(&[command]).with_path("--model", &models.target());
-        let run = run.with(&["--ignore-eos", "-n", "12", "--seed", "3"]).with(options);
-        run.input("Hello\n").succeed()
+        run.words("--ignore-eos -n 12 --seed 3").with(options).input("Hello\n").succeed()
     };
     let moderate = ["--temperature", "0.8", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.05"];
     for command in ["run", "chat"] {
@@ -114,7 +110,7 @@ fn json_is_one_object_with_text_counts_and_speed() {
 fn a_structured_answer_that_is_cut_is_no_success() {
     let models = Models::pair();
     let answer = |tokens: &str, options: &[&str]| {
-        let run = Run::forerun().with(&["run"]).with(&[models.target()]);
+        let run = Run::of("run").with(&[models.target()]);
         run.with(&["Hi", "--regex", "[a-z]{20}", "-n", tokens]).with(options).finish()
     };
     let whole = answer("30", &[]);
@@ -130,8 +126,8 @@ fn a_structured_answer_that_is_cut_is_no_success() {
 fn an_answer_that_repeats_itself_is_ended_with_a_hint() {
     let models = Models::pair();
     let answer = |options: &[&str]| {
-        let run = Run::forerun().with(&["run"]).with(&[models.target()]);
-        run.with(&["Hi", "-n", "250", "--logit-bias", "66=100"]).with(options).succeed()
+        let run = Run::of("run").with(&[models.target()]);
+        run.words("Hi -n 250 --logit-bias 66=100").with(options).succeed()
     };
     let ended = answer(&[]);
     assert_eq!(ended.output(), "B".repeat(200) + "\n");
@@ -145,8 +141,8 @@ fn an_answer_that_repeats_itself_is_ended_with_a_hint() {
 #[test]
 fn the_demonstration_pair_has_a_name() {
     let story = |name: &[&str]| {
-        let run = Run::forerun().with(&["run"]).with(name);
-        run.with(&["--seed", "1", "-n", "20"]).input("Tell me a story about a fox.").succeed()
+        let run = Run::of("run").with(name);
+        run.words("--seed 1 -n 20").input("Tell me a story about a fox.").succeed()
     };
     let named = story(&["demo"]);
     assert!(named.output().len() > 20, "{}", named.output());
@@ -156,7 +152,7 @@ fn the_demonstration_pair_has_a_name() {
     assert!(unnamed.errors.contains("no --model given"), "{}", unnamed.errors);
     let generate = |model: &[&str]| {
         let run = Run::forerun().with(&["generate", "--prompt", "Once upon a time", "-n", "20"]);
-        run.with(&["--json"]).with(model).succeed().json()
+        run.words("--json").with(model).succeed().json()
     };
     let (named, unnamed) = (generate(&["--model", "demo"]), generate(&[]));
     assert_eq!(named["tokens"], unnamed["tokens"]);
@@ -165,11 +161,10 @@ fn the_demonstration_pair_has_a_name() {
 
 #[test]
 fn names_that_are_no_models_say_what_is() {
-    let refused = Run::forerun().with(&["run", "llama3.2", "Hi"]).finish();
+    let refused = Run::of("run llama3.2 Hi").finish();
     refused.assert_refused("llama3.2", &["llama3.2", "hub ids have an owner"]);
     let empty = tempfile::tempdir().unwrap();
-    let refused = run(empty.path()).with(&["Hi"]).finish();
-    refused.assert_refused("an empty folder", &["config.json"]);
+    run(empty.path()).words("Hi").finish().assert_refused("an empty folder", &["config.json"]);
 }
 
 /// An error in the only message is the error of the command.

@@ -1,7 +1,5 @@
 //! `forerun serve` from its first line to its end.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -20,7 +18,7 @@ fn get(address: &str, path: &str) -> String {
 fn it_serves_until_a_signal() {
     let models = Models::pair();
     for signal in [Signal::INT, Signal::TERM] {
-        let run = Run::forerun().with(&["serve", "--port", "0", "--api-key", "secret"]);
+        let run = Run::of("serve --port 0 --api-key secret");
         let mut running = run.with(&[models.target()]).start();
         let line = running.wait_for_line();
         let address = line.strip_prefix("listening on http://").unwrap();

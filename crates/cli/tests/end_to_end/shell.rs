@@ -1,7 +1,5 @@
 //! Completions and manual pages.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Reader, Run};
 
 #[test]
@@ -12,8 +10,7 @@ fn every_shell_has_a_script() {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }
-    let unknown = Run::forerun().with(&["completions", "cmd"]).finish();
-    unknown.assert_refused("cmd", &["bash", "zsh"]);
+    Run::of("completions cmd").finish().assert_refused("cmd", &["bash", "zsh"]);
 }
 
 #[cfg(target_os = "linux")]
@@ -21,8 +18,7 @@ fn every_shell_has_a_script() {
 fn bash_accepts_its_script_and_completes_commands() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("forerun");
-    std::fs::write(&script, Run::forerun().with(&["completions", "bash"]).succeed().output())
-        .unwrap();
+    std::fs::write(&script, Run::of("completions bash").succeed().output()).unwrap();
     let line = "source \"$0\"; COMP_WORDS=(forerun do); COMP_CWORD=1; _forerun forerun do forerun; \
                 echo \"${COMPREPLY[@]}\"";
     let bash = std::process::Command::new("bash").args(["-c", line]).arg(&script).output();
@@ -35,11 +31,11 @@ fn bash_accepts_its_script_and_completes_commands() {
 
 #[test]
 fn manual_pages_of_all_commands_are_written() {
-    let page = Run::forerun().with(&["man"]).succeed().output();
+    let page = Run::of("man").succeed().output();
     assert!(page.contains(".TH forerun 1") && page.contains("forerun\\-generate"), "{page}");
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("new/man1");
-    Run::forerun().with(&["man"]).with_path("--output", &pages).succeed();
+    Run::of("man").with_path("--output", &pages).succeed();
     for name in
         ["forerun.1", "forerun-generate.1", "forerun-models-rm.1", "forerun-bench-kernels.1"]
     {
@@ -48,12 +44,12 @@ fn manual_pages_of_all_commands_are_written() {
     }
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let refused = Run::forerun().with(&["man"]).with_path("--output", &file).finish();
+    let refused = Run::of("man").with_path("--output", &file).finish();
     refused.assert_refused("a file", &["cannot write manual pages"]);
 }
 
 #[test]
 fn a_closed_reader_is_no_failure() {
-    let closed = Run::forerun().with(&["completions", "bash"]).reader(Reader::Closing(10)).finish();
+    let closed = Run::of("completions bash").reader(Reader::Closing(10)).finish();
     assert_eq!(closed.code, Some(0), "{}", closed.errors);
 }

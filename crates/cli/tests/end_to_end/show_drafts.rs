@@ -1,7 +1,5 @@
 //! `--show-drafts`: the same text, with marks for accepted and rejected drafts.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use rexpect::session::{Options, spawn_with_options};
 use std::process::Command;
@@ -22,10 +20,8 @@ fn unmarked(shown: &str) -> (String, usize, usize) {
 }
 
 fn run(models: &Models, options: &str) -> Run {
-    let options: Vec<&str> = options.split(' ').collect();
-    Run::generate_with_drafter(models)
-        .with(&["--prompt", "one two one", "--max-tokens", "40", "--ignore-eos"])
-        .with(&options)
+    let run = Run::generate_with_drafter(models).with(&["--prompt", "one two one"]);
+    run.words("--max-tokens 40 --ignore-eos").words(options)
 }
 
 #[test]
@@ -56,8 +52,7 @@ fn the_text_has_marks_for_accepted_and_rejected_drafts() {
     let cut: String = plain.chars().skip(plain.chars().count() / 3).take(2).collect();
     if cut.chars().all(char::is_alphanumeric) {
         let stopped = |more: &[&str]| {
-            let run = run(&models, "--draft-tokens 3").with(&["--stop", &cut]).with(more);
-            run.succeed().output()
+            run(&models, "--draft-tokens 3").with(&["--stop", &cut]).with(more).succeed().output()
         };
         assert_eq!(unmarked(&stopped(&["--show-drafts"])).0, stopped(&[]));
     }
@@ -70,7 +65,7 @@ fn the_text_has_marks_for_accepted_and_rejected_drafts() {
 fn at_a_terminal(max_tokens: &str) -> (String, String) {
     let models = Models::pair();
     let options = ["--prompt", "one two one", "--max-tokens", max_tokens, "--ignore-eos"];
-    let piped = Run::generate_with_drafter(&models).with(&options).with(&["--draft-tokens", "3"]);
+    let piped = Run::generate_with_drafter(&models).with(&options).words("--draft-tokens 3");
     let piped = piped.succeed().output();
     let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
     command.args(["generate", "--model"]).arg(models.target());

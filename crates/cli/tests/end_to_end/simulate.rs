@@ -1,11 +1,9 @@
 //! `forerun simulate`, which needs no model.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 
 fn simulate(options: &[&str]) -> Run {
-    Run::forerun().with(&["simulate", "run"]).with(options)
+    Run::of("simulate run").with(options)
 }
 
 #[test]
@@ -83,10 +81,10 @@ fn simulations_use_a_calibration() {
     let models = Models::pair();
     let file = models.folder().join("pair.toml");
     let calibrate = |options: &[&str]| {
-        let run = Run::forerun().with(&["simulate", "calibrate", "--max-tokens=12"]).on_one_core();
+        let run = Run::of("simulate calibrate --max-tokens=12").on_one_core();
         let run = run.with_path("--model", &models.target());
         let run = run.with_path("--draft-model", &models.drafter()).with_path("--out", &file);
-        run.with(&["--prompts=2", "--rounds=1"]).with(options)
+        run.words("--prompts=2 --rounds=1").with(options)
     };
     let output = calibrate(&["--prompt-tokens=5", "--check=1,3"]).succeed().output();
     assert!(output.starts_with("the drafter agrees with the target at "), "{output}");

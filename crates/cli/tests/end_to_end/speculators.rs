@@ -1,8 +1,6 @@
 //! Drafters trained for a target: they are recognised by their tensors, the text is the target's,
 //! and invalid combinations are refused.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run, edit_json};
 use forerun::checkpoint::Checkpoint;
 use forerun_formats::MarkovKind;
@@ -40,12 +38,8 @@ pub(crate) fn speculator(models: &Models, layout: SpeculatorLayout) -> PathBuf {
 }
 
 fn run(models: &Models, drafter: &Path, options: &str) -> Run {
-    let options: Vec<&str> = options.split(' ').filter(|option| !option.is_empty()).collect();
-    Run::generate(models)
-        .with_path("--draft-model", drafter)
-        .on_one_core()
-        .with(&["--prompt", "one two one", "--max-tokens", "50", "--ignore-eos"])
-        .with(&options)
+    let run = Run::generate(models).with_path("--draft-model", drafter).on_one_core();
+    run.with(&["--prompt", "one two one"]).words("--max-tokens 50 --ignore-eos").words(options)
 }
 
 #[test]
@@ -81,10 +75,10 @@ fn a_drafter_is_recognised_by_its_tensors_and_gives_the_targets_text() {
 fn drafters_of_the_demonstration_target_save_forward_passes() {
     let family = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
     let generate = |options: &[&str], drafter: Option<&str>| {
-        let run = Run::forerun().with(&["generate"]).with_path("--model", &family.join("target"));
+        let run = Run::of("generate").with_path("--model", &family.join("target"));
         let run = match drafter {
             Some(name) => run.with_path("--draft-model", &family.join(name)),
-            None => run.with(&["--method", "autoregressive"]),
+            None => run.words("--method autoregressive"),
         };
         let length = ["--max-tokens", "64", "--ignore-eos", "--json"];
         let run = run.on_one_core().with(&["--prompt", "Once upon a time"]).with(&length);
@@ -158,26 +152,6 @@ fn invalid_combinations_are_refused_with_advice() {
     let other = run(&models, &path, "").finish();
     other
         .assert_refused("another target", &["trained for the target the random target", "--model"]);
-}
-
-/// A small model that drafts with phrases (Ouroboros).
-#[test]
-fn drafting_with_phrases_gives_the_targets_text() {
-    let models = Models::pair();
-    let answer = |options: &str| -> Value {
-        let run = run(&models, &models.drafter(), &format!("--json {options}"));
-        serde_json::from_str(&run.succeed().output()).unwrap()
-    };
-    let expected = answer("--method autoregressive")["text"].clone();
-    for options in ["--draft-tokens 3", "--draft-tokens auto", "--draft-tokens 3 --tree top:4x6:12"]
-    {
-        let answer = answer(&format!("--drafter ouroboros {options}"));
-        assert!(answer["text"] == expected && answer["drafter"] == "ouroboros", "{answer}");
-    }
-    let options = "--drafter ouroboros --draft-tokens 3";
-    assert!(answer(options)["usage"]["speculative"]["draft_tokens"].as_u64() > Some(0));
-    let refused = run(&models, &models.drafter(), &format!("{options} --method pearl")).finish();
-    refused.assert_refused("pearl", &["ouroboros learns", "--method speculative"]);
 }
 
 /// A whole model with a mask token (PARD) drafts in one forward pass, unless `--drafter model` is

@@ -1,7 +1,5 @@
 //! `--json-schema`, `--json-object`, `--grammar` and `--regex`: answers that follow a grammar.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use serde_json::Value;
 use std::fs;
@@ -10,8 +8,7 @@ const SCHEMA: &str = r#"{"type": "object", "properties": {"kind": {"enum": ["cat
     "required": ["kind"], "additionalProperties": false}"#;
 
 fn answer(models: &Models, options: &[&str]) -> Value {
-    let run = Run::generate_with_drafter(models);
-    let run = run.with(&["-p", "Hello", "--json", "--temperature", "1", "--seed", "3"]);
+    let run = Run::generate_with_drafter(models).words("-p Hello --json --temperature 1 --seed 3");
     let finished = run.with(options).finish();
     let code = if is_cut(options) { 3 } else { 0 };
     assert_eq!(finished.code, Some(code), "{options:?}: {}", finished.errors);
@@ -77,7 +74,7 @@ fn wrong_grammars_are_refused() {
         (&["--regex", "a", "--ignore-eos"], &["--ignore-eos"]),
     ];
     for (options, words) in table {
-        let run = Run::generate(&models).with(&["--prompt", "Hello"]).with(options);
+        let run = Run::generate(&models).words("--prompt Hello").with(options);
         run.finish().assert_refused(&options.join(" "), words);
     }
     // Spaces are an expression.

@@ -1,8 +1,6 @@
 //! `forerun make-pair` and `forerun export`: synthetic pairs with the requested acceptance and a
 //! label, and GGUF files for other engines.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use serde_json::Value;
 use std::fs;
@@ -21,7 +19,7 @@ fn make_pair(out: &Path, more: &[&str]) -> Run {
         ["-n", "48"],
     ];
     let small = small.iter().filter(|option| !more.contains(&option[0])).flatten();
-    let run = Run::forerun().with(&["make-pair"]).with(&small.copied().collect::<Vec<_>>());
+    let run = Run::of("make-pair").with(&small.copied().collect::<Vec<_>>());
     run.with_path("--out", out).with(more)
 }
 
@@ -58,7 +56,7 @@ fn a_pair_has_the_requested_acceptance_and_a_label() {
 
     // Reports say that the pair is synthetic.
     let report = folder.path().join("report");
-    let run = Run::forerun().with(&["bench", "run", "--limit", "1", "--repeats", "1", "-n", "8"]);
+    let run = Run::of("bench run --limit 1 --repeats 1 -n 8");
     let run = run.with_path("--model", &target).with_path("--draft-model", &drafter);
     run.with_path("--out", &report).on_one_core().succeed();
     for page in ["report.md", "report.html"] {
@@ -71,9 +69,8 @@ fn a_pair_has_the_requested_acceptance_and_a_label() {
     }
 
     // An existing pair is kept unless `--force` is given.
-    let refused = make_pair(&out, &more).finish();
-    refused.assert_refused("another pair", &["already exists", "--force"]);
-    make_pair(&out, &more).with(&["--force"]).succeed();
+    make_pair(&out, &more).finish().assert_refused("another pair", &["already exists", "--force"]);
+    make_pair(&out, &more).words("--force").succeed();
     let again = &json(&out.join("target/config.json"))["forerun_made_pair"];
     assert_eq!(again, label, "the same seed makes the same pair");
 }
@@ -87,7 +84,7 @@ fn a_deep_drafter_has_the_requested_overlap() {
     let more = ["--vocab-size", "600", "--layers", "12", "--draft-layers", "10", "-n", "24"];
     let deep = ["--acceptance", "0.7", "--tolerance", "0.1", "--prompts", "8"];
     let pair = make_pair(&out, &[&more[..], &deep[..]].concat());
-    let pair = pair.with(&["--fuzzy-overlap", "0.85"]).succeed();
+    let pair = pair.words("--fuzzy-overlap 0.85").succeed();
     assert!(pair.errors.contains("scale of the drafter's layers"), "{}", pair.errors);
     assert!(pair.output().contains("four layers at a time: overlap 0."), "{}", pair.output());
     let label = &json(&out.join("drafter/config.json"))["forerun_made_pair"];
@@ -105,7 +102,7 @@ fn a_deep_drafter_has_the_requested_overlap() {
         "The quick brown fox jumps over the lazy dog, and then it sleeps for long.\n",
     )
     .unwrap();
-    let analysis = Run::forerun().with(&["analyze", "layers", "--lp", "4", "--rounds", "0"]);
+    let analysis = Run::of("analyze layers --lp 4 --rounds 0");
     let analysis = analysis.with_path("--model", &out.join("drafter"));
     let output = analysis.with_path("--prompts", &prompts).succeed().output();
     let row = output.lines().find_map(|line| line.strip_prefix("lp 4 ")).unwrap();
@@ -116,8 +113,7 @@ fn a_deep_drafter_has_the_requested_overlap() {
     let generate = |options: &[&str]| {
         let run = Run::forerun().with(&["generate", "--json", "-p", "Once upon", "-n", "32"]);
         let run = run.with_path("--model", &out.join("target")).with(options);
-        let run = run.with_path("--draft-model", &out.join("drafter"));
-        run.on_one_core().succeed().json()
+        run.with_path("--draft-model", &out.join("drafter")).on_one_core().succeed().json()
     };
     let plain = generate(&["--method", "autoregressive"]);
     let layer_parallel = generate(&["--drafter", "easyspec", "--draft-tokens", "5"]);
@@ -131,7 +127,7 @@ fn trained_model() -> PathBuf {
 
 /// Grows a pair from a model, with the options `more`.
 fn grow_pair(out: &Path, model: &Path, more: &[&str]) -> Run {
-    let run = Run::forerun().with(&["make-pair", "--prompts", "12", "-n", "40"]).with(more);
+    let run = Run::of("make-pair --prompts 12 -n 40").with(more);
     run.with_path("--out", out).with_path("--from", model)
 }
 
@@ -180,7 +176,7 @@ fn a_grown_pair_drafts_with_the_real_model() {
 
     // Reports say what the pair is.
     let report = folder.path().join("report");
-    let run = Run::forerun().with(&["bench", "run", "--limit", "1", "--repeats", "1", "-n", "8"]);
+    let run = Run::of("bench run --limit 1 --repeats 1 -n 8");
     let run = run.with_path("--model", &target).with_path("--draft-model", &drafter);
     run.with_path("--out", &report).on_one_core().succeed();
     let page = fs::read_to_string(report.join("report.md")).unwrap();
@@ -194,13 +190,13 @@ fn a_grown_pair_drafts_with_the_real_model() {
 fn a_pair_grows_from_a_gguf_file() {
     let folder = tempfile::tempdir().unwrap();
     let (out, file) = (folder.path().join("pair"), folder.path().join("model.gguf"));
-    let export = Run::forerun().with(&["export", "--type", "q8_0"]).with_path("--gguf", &file);
+    let export = Run::of("export --type q8_0").with_path("--gguf", &file);
     export.with_path("--model", &trained_model()).succeed();
     let more = ["--layers", "3", "--tolerance", "0.3", "--dtype", "f32"];
     grow_pair(&out, &file, &more).succeed();
     let text = |model: &Path| {
         let run = Run::forerun().with(&["generate", "--json", "-p", "One day,", "-n", "30"]);
-        let run = run.with_path("--model", model).with(&["--dtype", "f32"]);
+        let run = run.with_path("--model", model).words("--dtype f32");
         run.on_one_core().succeed().json()["text"].clone()
     };
     assert_eq!(text(&out.join("drafter")), text(&file));
@@ -228,7 +224,7 @@ fn a_pair_gets_the_demonstration_tokenizer_and_gguf_files() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("pair");
     let more = ["--tolerance", "0.2", "--dtype", "f32", "--gguf", "q8_0,bf16"];
-    make_pair(&out, &more).with(&["--temperature", "1"]).succeed();
+    make_pair(&out, &more).words("--temperature 1").succeed();
     let config = json(&out.join("target/config.json"));
     assert_eq!(config["vocab_size"], 4096);
     assert_eq!(config["forerun_made_pair"]["temperature"], 1.0);
@@ -242,7 +238,7 @@ fn a_pair_gets_the_demonstration_tokenizer_and_gguf_files() {
 
     // `export` writes the same file.
     let file = folder.path().join("own.gguf");
-    let export = Run::forerun().with(&["export", "--type", "bf16"]).with_path("--gguf", &file);
+    let export = Run::of("export --type bf16").with_path("--gguf", &file);
     let exported = export.with_path("--model", &out.join("target")).succeed();
     assert!(exported.errors.contains("as GPT-2 does"), "{}", exported.errors);
     assert_eq!(fs::read(&file).unwrap(), bytes("target-bf16.gguf"));
@@ -275,10 +271,10 @@ fn invalid_pairs_are_refused() {
     assert_eq!(fs::read(&letter).unwrap(), b"kept");
     let models = Models::pair();
     let file = models.folder().join("model.gguf");
-    let export = || Run::forerun().with(&["export"]).with_path("--gguf", &file);
-    let refused = export().with_path("--model", &models.target()).with(&["--type", "q8_0"]);
+    let export = || Run::of("export").with_path("--gguf", &file);
+    let refused = export().with_path("--model", &models.target()).words("--type q8_0");
     refused.finish().assert_refused("rows without blocks", &["hidden_size", "multiples of 32"]);
-    let refused = export().with_path("--model", &models.target()).with(&["--type", "q9_k"]);
+    let refused = export().with_path("--model", &models.target()).words("--type q9_k");
     refused.finish().assert_refused("another type", &["q9_k", "q8_0"]);
     assert!(!file.exists());
 }

@@ -1,7 +1,5 @@
 //! `--trace`: timelines of all devices for Perfetto, as text and as pictures.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use forerun::placement::available_cores;
 use serde_json::Value;
@@ -11,8 +9,7 @@ use std::path::Path;
 /// Writes the timeline of an answer, on two devices if there are two cores.
 fn write_trace(models: &Models, file: &Path) {
     let run = Run::generate(models).with_path("--draft-model", &models.drafter());
-    let run = run.with(&["-p", "Hello", "-n", "20", "--ignore-eos", "--draft-tokens", "3"]);
-    run.with_path("--trace", file).succeed();
+    run.words("-p Hello -n 20 --ignore-eos --draft-tokens 3").with_path("--trace", file).succeed();
 }
 
 #[test]
@@ -69,7 +66,7 @@ fn a_picture_has_a_lane_for_each_device_of_a_split_target() {
     let models = Models::pair();
     for name in ["trace.txt", "trace.svg"] {
         let file = models.folder().join(name);
-        let run = Run::generate(&models).with(&["-p", "Hello", "-n", "20", "--ignore-eos"]);
+        let run = Run::generate(&models).words("-p Hello -n 20 --ignore-eos");
         let placement = format!("target=cpu:{first}/cpu:{last}");
         run.with(&["--placement", &placement]).with_path("--trace", &file).succeed();
         let picture = fs::read_to_string(&file).unwrap();
@@ -94,8 +91,8 @@ fn a_picture_has_a_lane_for_each_device_of_a_split_target() {
 fn the_answer_is_printed_even_if_the_trace_cannot_be_written() {
     let models = Models::with_context(1 << 20);
     let trace = models.folder().join("trace.json");
-    let run = Run::generate(&models).on_one_core().with(&["-p", "Hello", "--ignore-eos"]);
-    let run = run.with(&["--max-tokens", "1000000"]).with_path("--trace", &trace);
+    let run = Run::generate(&models).on_one_core().words("-p Hello --ignore-eos");
+    let run = run.words("--max-tokens 1000000").with_path("--trace", &trace);
     let mut running = run.start();
     running.wait_for_output();
     fs::create_dir(&trace).unwrap();

@@ -1,8 +1,6 @@
 //! `forerun train` and `forerun distill`: training a target on a text, letting it write text, and
 //! training drafters for it.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Finished, Run};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,15 +19,8 @@ fn text(folder: &Path) -> PathBuf {
 }
 
 fn train(folder: &Path, data: &Path, out: &str) -> Run {
-    let run = Run::forerun().with(&["train", "lm"]).with_path("--data", data);
-    run.with_path("--out", &folder.join(out)).with(&[
-        "--held-out=0.3",
-        "--hidden=32",
-        "--learning-rate=0.005",
-        "--warmup=5",
-        "--evaluation-tokens=256",
-        "--threads=1",
-    ])
+    let run = Run::of("train lm").with_path("--data", data);
+    run.with_path("--out", &folder.join(out)).words("--held-out=0.3 --hidden=32 --learning-rate=0.005 --warmup=5 --evaluation-tokens=256 --threads=1")
 }
 
 fn sized(folder: &Path, data: &Path, out: &str, context: &str) -> Run {
@@ -37,11 +28,11 @@ fn sized(folder: &Path, data: &Path, out: &str, context: &str) -> Run {
 }
 
 fn target(folder: &Path, data: &Path) -> Run {
-    sized(folder, data, "target", "--context=64").with(&["--layers=2", "--steps=80"])
+    sized(folder, data, "target", "--context=64").words("--layers=2 --steps=80")
 }
 
 fn generate(folder: &Path, options: &[&str]) -> Finished {
-    let run = Run::forerun().with(&["generate"]).with_path("--model", &folder.join("target"));
+    let run = Run::of("generate").with_path("--model", &folder.join("target"));
     run.with(&["-p", "the fox ran", "--max-tokens", "40"]).with(options).succeed()
 }
 
@@ -58,7 +49,7 @@ fn a_target_and_a_distilled_drafter_are_trained_from_text() {
 
     // The target's own text is the same after an interruption.
     let distill = |out: &str, chars: &str| {
-        let run = Run::forerun().with(&["distill"]).with_path("--prompts", &data);
+        let run = Run::of("distill").with_path("--prompts", &data);
         run.with_path("--model", &folder.join("target"))
             .with_path("--out", &folder.join(out))
             .with(&["--count=40", chars, "--max-tokens=50", "--temperature=1", "--seed=3"])
@@ -92,10 +83,9 @@ fn a_target_and_a_distilled_drafter_are_trained_from_text() {
     assert_eq!(answered("three.jsonl", "--parallel=3"), one);
 
     // A drafter is trained on it.
-    let drafter = train(folder, &folder.join("whole.jsonl"), "drafter").with(&["--layers=1"]);
-    let drafter = drafter
-        .with(&["--steps=60", "--context=64"])
-        .with_path("--teacher", &folder.join("target"));
+    let drafter = train(folder, &folder.join("whole.jsonl"), "drafter").words("--layers=1");
+    let drafter =
+        drafter.words("--steps=60 --context=64").with_path("--teacher", &folder.join("target"));
     drafter.succeed();
     let drafter = folder.join("drafter");
     let options = ["--draft-tokens=3", "--placement", &Run::one_core_placement(), "--draft-model"];
@@ -107,9 +97,9 @@ fn a_target_and_a_distilled_drafter_are_trained_from_text() {
 fn train_on_one_document(folder: &Path, text: &str) -> Run {
     let data = folder.join("one.txt");
     fs::write(&data, text).unwrap();
-    let run = Run::forerun().with(&["train", "lm"]).with_path("--data", &data);
-    let run = run.with_path("--out", &folder.join("model")).with(&["--threads=1"]);
-    run.with(&["--hidden=32", "--layers=1"])
+    let run = Run::of("train lm").with_path("--data", &data);
+    let run = run.with_path("--out", &folder.join("model")).words("--threads=1");
+    run.words("--hidden=32 --layers=1")
 }
 
 #[test]
@@ -117,7 +107,7 @@ fn one_document_is_enough_and_the_number_of_steps_follows_from_its_size() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let text: String = (0..4000).map(|n: usize| WORDS[n * n % 9]).collect();
-    let run = || train_on_one_document(folder, &text).with(&["--context=64", "--vocab-size=300"]);
+    let run = || train_on_one_document(folder, &text).words("--context=64 --vocab-size=300");
     let finished = run().succeed();
     let lines: Vec<&str> = finished.errors.lines().take(2).collect();
     assert!(lines[0].contains(" training tokens, "), "{lines:?}");
@@ -127,7 +117,7 @@ fn one_document_is_enough_and_the_number_of_steps_follows_from_its_size() {
     assert!((9.0..=10.5).contains(&passes) && rest.contains("--epochs"), "{lines:?}");
     let evaluated = format!("step {steps}: held-out loss");
     assert!(finished.errors.contains(&evaluated), "{}", finished.errors);
-    let given = run().with(&["--epochs=2", "--restart"]).succeed();
+    let given = run().words("--epochs=2 --restart").succeed();
     assert!(given.errors.contains(", 2."), "{}", given.errors);
 }
 
@@ -156,14 +146,13 @@ fn the_errors_about_short_text_name_the_options_that_help() {
 
 /// Trains a drafter of one of the four kinds for the target in the directory.
 fn train_drafter(folder: &Path, data: &Path, kind: &[&str], out: &str) -> Run {
-    Run::forerun()
-        .with(&["train"])
+    Run::of("train")
         .with(kind)
         .with_path("--target", &folder.join("target"))
         .with_path("--data", data)
         .with_path("--out", &folder.join(out))
-        .with(&["--held-out=0.3", "--steps=12", "--warmup=2", "--threads=1"])
-        .with(&["--sequences=2", "--accumulation=2", "--context=64", "--evaluation-tokens=256"])
+        .words("--held-out=0.3 --steps=12 --warmup=2 --threads=1")
+        .words("--sequences=2 --accumulation=2 --context=64 --evaluation-tokens=256")
 }
 
 /// The target is a GGUF file, the text contains special tokens, and the drafter has a reduced
@@ -175,23 +164,14 @@ fn a_reduced_drafter_is_trained_for_a_target_in_a_gguf_file() {
     let data = text(folder);
     target(folder, &data).succeed();
     let (file, out) = (folder.join("target.gguf"), folder.join("eagle"));
-    let export = Run::forerun().with(&["export", "--type", "f32"]).with_path("--gguf", &file);
+    let export = Run::of("export --type f32").with_path("--gguf", &file);
     export.with_path("--model", &folder.join("target")).succeed();
     let marked = folder.join("marked.txt");
     fs::write(&marked, fs::read_to_string(&data).unwrap().replace("slept.", "<|endoftext|>"))
         .unwrap();
     let train = |kind: &[&str]| {
-        let run = Run::forerun().with(&["train"]).with(kind).with_path("--data", &marked);
-        run.with_path("--target", &file).with_path("--out", &out).with(&[
-            "--special-tokens",
-            "--steps=3",
-            "--context=32",
-            "--sequences=2",
-            "--accumulation=1",
-            "--evaluation-tokens=64",
-            "--held-out=0.3",
-            "--threads=1",
-        ])
+        let run = Run::of("train").with(kind).with_path("--data", &marked);
+        run.with_path("--target", &file).with_path("--out", &out).words("--special-tokens --steps=3 --context=32 --sequences=2 --accumulation=1 --evaluation-tokens=64 --held-out=0.3 --threads=1")
     };
     let generate = |options: &[&str]| {
         let run = Run::forerun().with(&["generate", "--json", "-p", "the fox ran", "-n", "30"]);
@@ -263,7 +243,7 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
     let prompts = folder.join("prompts.txt");
     fs::write(&prompts, (0..56).map(line).collect::<Vec<_>>().join("\n")).unwrap();
     let finished = train_drafter(folder, &prompts, &["medusa"], "own")
-        .with(&["--self-distillation=40", "--self-distillation-temperature=1"])
+        .words("--self-distillation=40 --self-distillation-temperature=1")
         .succeed();
     assert!(finished.errors.contains("wrote 40 texts to"), "{}", finished.errors);
     // The file's name has the number of texts and the temperature.
@@ -293,14 +273,13 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
     }
     let short = folder.join("short.txt");
     fs::write(&short, "the fox ran").unwrap();
-    let evaluated = Run::forerun()
-        .with(&["train", "dflash", "--masks=20", "--steps=1", "--context=64", "--threads=1"])
+    let evaluated = Run::of("train dflash --masks=20 --steps=1 --context=64 --threads=1")
         .with_path("--target", &folder.join("target"))
         .with_path("--data", &data)
         .with_path("--out", &folder.join("b"));
     let words = ["held-out tokens", "at least 20", "--evaluation-tokens 0"];
     refused(evaluated.with_path("--validation", &short), &words);
-    let growing = train_drafter(folder, &data, &["eagle"], "a").with(&["--decay=2"]);
+    let growing = train_drafter(folder, &data, &["eagle"], "a").words("--decay=2");
     refused(growing, &["decay", "2"]);
 }
 
@@ -341,7 +320,7 @@ fn a_run_is_not_shared_and_not_resumed_with_another_model() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let data = text(folder);
-    let long = || sized(folder, &data, "target", "--context=64").with(&["--steps=100000"]);
+    let long = || sized(folder, &data, "target", "--context=64").words("--steps=100000");
     let with_layers = |layers: &str| long().with(&[layers]);
     let mut running = with_layers("--layers=2").start();
     running.wait_for_interrupt_handler();
@@ -360,9 +339,9 @@ fn a_run_is_not_shared_and_not_resumed_with_another_model() {
         ("--intermediate=64", "intermediate was 96, is now 64"),
         ("--seed=5", "seed was 0, is now 5"),
     ] {
-        let mut run = Run::forerun().with(&["train", "lm", "--held-out=0.3", "--warmup=5"]);
-        run = run.with(&["--learning-rate=0.005", "--evaluation-tokens=256", "--threads=1"]);
-        run = run.with(&["--vocab-size=300", "--context=64", "--steps=100000"]);
+        let mut run = Run::of("train lm --held-out=0.3 --warmup=5");
+        run = run.words("--learning-rate=0.005 --evaluation-tokens=256 --threads=1");
+        run = run.words("--vocab-size=300 --context=64 --steps=100000");
         let given = ["--layers=2", "--hidden=32"];
         let name = other.split('=').next().unwrap();
         let kept: Vec<&str> = given.into_iter().filter(|given| !given.starts_with(name)).collect();
@@ -370,7 +349,7 @@ fn a_run_is_not_shared_and_not_resumed_with_another_model() {
         let finished = run.with_path("--out", &folder.join("target")).finish();
         finished.assert_refused(difference, &[difference, "--restart"]);
     }
-    let mut restarted = with_layers("--layers=3").with(&["--restart"]).start();
+    let mut restarted = with_layers("--layers=3").words("--restart").start();
     restarted.wait_for_interrupt_handler();
     restarted.interrupt();
     let finished = restarted.finish();
@@ -387,6 +366,6 @@ fn invalid_trainings_are_refused() {
     refused(train(folder, &missing, "a"), &["missing.txt"]);
     refused(sized(folder, &data, "b", "--context=900000"), &["900000", "tokens"]);
     refused(target(folder, &data).with_path("--teacher", &folder.join("nobody")), &["nobody"]);
-    refused(target(folder, &data).with(&["--heads=5"]), &["num_attention_heads", "5"]);
-    refused(target(folder, &data).with(&["--sequences=0"]), &["sequences"]);
+    refused(target(folder, &data).words("--heads=5"), &["num_attention_heads", "5"]);
+    refused(target(folder, &data).words("--sequences=0"), &["sequences"]);
 }

@@ -1,7 +1,5 @@
 //! Commands that need only the binary.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Finished, Models, Run};
 use forerun::Placement;
 use forerun::placement::{DeviceGroup, Topology};
@@ -13,7 +11,7 @@ use std::process::Command;
 /// Runs `forerun generate` without a model, and checks that no temporary files are left.
 fn generate(options: &[&str]) -> Finished {
     let temporary = tempfile::tempdir().unwrap();
-    let run = Run::forerun().with(&["generate", "-p", "Hello"]).with(options);
+    let run = Run::of("generate -p Hello").with(options);
     let finished = run.temporary_folder(temporary.path()).finish();
     let left: Vec<_> = fs::read_dir(temporary.path()).unwrap().collect();
     assert!(left.is_empty(), "{options:?} left {left:?}");
@@ -37,8 +35,7 @@ fn without_a_model_the_demonstration_pair_is_used_and_its_files_are_deleted() {
 
 #[test]
 fn the_files_of_the_demonstration_pair_are_deleted_after_an_error() {
-    let refused = generate(&["--placement", "target=gpu:0"]);
-    refused.assert_refused("--placement", &["gpu:0"]);
+    generate(&["--placement", "target=gpu:0"]).assert_refused("--placement", &["gpu:0"]);
     generate(&["--top-p", "7"]).assert_refused("--top-p", &["top-p is 7"]);
 }
 
@@ -46,7 +43,7 @@ fn the_files_of_the_demonstration_pair_are_deleted_after_an_error() {
 #[test]
 fn without_a_gpu_the_error_says_what_to_do() {
     let placement = ["--placement", "drafter=cpu:0,target=gpu:0"];
-    let run = Run::forerun().with(&["generate", "--prompt", "Once"]).with(&placement);
+    let run = Run::of("generate --prompt Once").with(&placement);
     let finished = run.variable("VK_DRIVER_FILES", "/nowhere").finish();
     assert_ne!(finished.code, Some(0));
     for words in ["no GPU was found for gpu:0", "Vulkan driver", "forerun doctor"] {
@@ -56,7 +53,7 @@ fn without_a_gpu_the_error_says_what_to_do() {
 
 #[test]
 fn devices_lists_the_cores_and_the_default_placements_with_reasons() {
-    let output = Run::forerun().with(&["devices"]).succeed().output();
+    let output = Run::of("devices").succeed().output();
     let topology = Topology::of_this_machine();
     let cores = topology.default_cores();
     let shared = Placement::automatic(&cores, None, 1);
@@ -136,7 +133,7 @@ fn devices_names_the_quota_of_a_cgroup() {
 
 #[test]
 fn help_names_every_method_and_drafter() {
-    let output = Run::forerun().with(&["generate", "--help"]).succeed().output();
+    let output = Run::of("generate --help").succeed().output();
     for name in [
         "autoregressive",
         "speculative",
@@ -150,9 +147,9 @@ fn help_names_every_method_and_drafter() {
     ] {
         assert!(output.contains(name), "{name}: {output}");
     }
-    let output = Run::forerun().with(&["--help"]).succeed().output();
+    let output = Run::of("--help").succeed().output();
     assert!(output.contains("generate") && output.contains("devices"), "{output}");
-    let output = Run::forerun().with(&["--version"]).succeed().output();
+    let output = Run::of("--version").succeed().output();
     assert_eq!(output, format!("forerun {}\n", env!("CARGO_PKG_VERSION")));
 }
 

@@ -1,7 +1,5 @@
 //! Missing, damaged and mismatched checkpoints: error messages.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run, Weights, edit_json};
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use serde_json::{Value, json};
@@ -54,7 +52,7 @@ fn damaged_checkpoints_are_refused_with_their_path() {
             let models = Models::pair();
             let damaged = if drafter { models.drafter() } else { models.target() };
             damage(&damaged);
-            let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hello"]);
+            let run = Run::generate_with_drafter(&models).words("--prompt Hello");
             let finished = run.finish();
             finished.assert_refused(what, words);
             finished.assert_refused(what, &[damaged.to_str().unwrap()]);
@@ -85,7 +83,7 @@ fn files_that_are_no_models_are_named() {
     for (name, bytes, words) in files {
         let file = models.folder().join(name);
         fs::write(&file, bytes).unwrap();
-        let run = Run::forerun().with(&["generate", "-p", "x"]).with_path("--model", &file);
+        let run = Run::of("generate -p x").with_path("--model", &file);
         run.finish().assert_refused(name, &[words, &[name]].concat());
     }
 }
@@ -235,7 +233,7 @@ fn added_tokens_beyond_the_vocabulary_fail_only_in_texts_that_contain_them() {
     add_tokens(&models.drafter(), 2);
     let prompt = ["-n", "20", "-p", "ab<extra 259>ab"];
     let plain = Run::generate(&models).with(&prompt).succeed();
-    let drafted = Run::generate_with_drafter(&models).with(&prompt).with(&["--draft-tokens", "3"]);
+    let drafted = Run::generate_with_drafter(&models).with(&prompt).words("--draft-tokens 3");
     let drafted = drafted.succeed();
     assert!(drafted.errors.contains("translated through their text"), "{}", drafted.errors);
     assert_eq!(drafted.output(), plain.output());
@@ -259,7 +257,7 @@ fn a_tree_of_another_vocabulary_is_refused() {
         let models = Models::pair();
         change(&models.drafter());
         let prompt = ["--prompt", "Hello", "-n", "5"];
-        let run = Run::generate_with_drafter(&models).with(&prompt).with(&["--tree", "top:2x2"]);
+        let run = Run::generate_with_drafter(&models).with(&prompt).words("--tree top:2x2");
         let finished = run.finish();
         finished.assert_refused(what, &["another vocabulary", "leave --tree out"]);
         finished.assert_refused(what, words);
@@ -267,7 +265,7 @@ fn a_tree_of_another_vocabulary_is_refused() {
         let chain = Run::generate_with_drafter(&models).with(&prompt).succeed();
         assert!(chain.errors.contains("translated through their text"), "{what}: {}", chain.errors);
         // An unused drafter is not checked.
-        let plain = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "3"]);
-        plain.with(&["--method", "autoregressive"]).succeed();
+        let plain = Run::generate_with_drafter(&models).words("-p Hello -n 3");
+        plain.words("--method autoregressive").succeed();
     }
 }

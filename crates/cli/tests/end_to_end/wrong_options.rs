@@ -1,7 +1,5 @@
 //! Invalid options: error messages.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use crate::common::{Models, Run};
 use std::fs;
 
@@ -14,11 +12,8 @@ fn assert_refused(models: &Models, table: &[Refusal]) {
     let drafter = models.drafter().display().to_string();
     let core = forerun::placement::available_cores()[0].to_string();
     for (line, words) in table {
-        let options = line
-            .split(' ')
-            .map(|option| option.replace("{drafter}", &drafter).replace("{core}", &core));
-        let options: Vec<String> = options.collect();
-        let run = Run::generate(models).with(&["--prompt", "Hello"]).with(&options);
+        let options = line.replace("{drafter}", &drafter).replace("{core}", &core);
+        let run = Run::generate(models).words("--prompt Hello").words(&options);
         run.finish().assert_refused(line, words);
     }
 }
@@ -115,8 +110,7 @@ fn incompatible_options_are_refused_with_advice() {
             ("--draft-model no/such/drafter", &["no/such/drafter", "no such file"]),
         ],
     );
-    let run = Run::forerun().with(&["generate", "-p", "x"]);
-    let run = run.with_path("--draft-model", &models.drafter());
+    let run = Run::of("generate -p x").with_path("--draft-model", &models.drafter());
     run.finish().assert_refused("--draft-model alone", &["without --model", "add --model"]);
 }
 
@@ -195,7 +189,7 @@ fn sweeps_with_too_many_combinations_are_refused() {
     let (lengths, temperatures) = (list("4"), list("0.5"));
     let sweep = format!("[[sweep]]\ndraft-tokens = [{lengths}]\ntemperature = [{temperatures}]\n");
     fs::write(&file, sweep).unwrap();
-    let run = Run::forerun().with(&["bench", "run"]).with_path("--sweep", &file);
+    let run = Run::of("bench run").with_path("--sweep", &file);
     let run = run.with_path("--out", &folder.path().join("out"));
     run.finish().assert_refused("a long sweep", &["1000000 combinations", "at most 100000"]);
 }
@@ -203,6 +197,6 @@ fn sweeps_with_too_many_combinations_are_refused() {
 #[test]
 fn a_small_stack_for_threads_does_not_matter() {
     let models = Models::pair();
-    let run = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "4"]);
+    let run = Run::generate_with_drafter(&models).words("-p Hello -n 4");
     run.variable("RUST_MIN_STACK", "1").succeed();
 }

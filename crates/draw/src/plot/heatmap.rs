@@ -1,6 +1,7 @@
 //! Heatmaps: a value over two axes, shown as colour.
 
 use super::label::{label, short};
+use super::picture::Drawn;
 use super::table::number;
 use super::{Merge, Picture, PlotError, Table};
 use plotters::coord::Shift;
@@ -104,13 +105,7 @@ fn edges(values: &[f64]) -> Vec<f64> {
 }
 
 impl Picture for Heatmap {
-    fn draw<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-    ) -> Result<(), Box<dyn std::error::Error>>
-    where
-        B::ErrorType: 'static,
-    {
+    fn draw<B: DrawingBackend<ErrorType: 'static>>(&self, area: &DrawingArea<B, Shift>) -> Drawn {
         area.fill(&WHITE)?;
         let area = area.titled(&self.title, ("sans-serif", 20))?;
         let (map, bar) = area.split_horizontally(area.dim_in_pixel().0 as i32 - BAR as i32);

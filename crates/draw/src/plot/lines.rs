@@ -1,6 +1,7 @@
 //! Lines: a value over one axis, with a line for each value of another column.
 
 use super::label::{label, short};
+use super::picture::{Drawn, legend};
 use super::table::number;
 use super::{Merge, Picture, PlotError, Table};
 use plotters::coord::Shift;
@@ -76,13 +77,7 @@ impl Lines {
 }
 
 impl Picture for Lines {
-    fn draw<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-    ) -> Result<(), Box<dyn std::error::Error>>
-    where
-        B::ErrorType: 'static,
-    {
+    fn draw<B: DrawingBackend<ErrorType: 'static>>(&self, area: &DrawingArea<B, Shift>) -> Drawn {
         area.fill(&WHITE)?;
         let area = area.titled(&self.title, ("sans-serif", 20))?;
         let mut chart = ChartBuilder::on(&area)
@@ -107,9 +102,7 @@ impl Picture for Lines {
             let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
             let drawn = chart.draw_series(line)?;
             if !name.is_empty() {
-                drawn.label(name).legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
-                });
+                drawn.label(name).legend(legend(colour));
             }
             if points.len() <= DOTS {
                 let dots = points.iter().map(|&point| Circle::new(point, 3, colour.filled()));

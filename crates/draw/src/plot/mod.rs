@@ -11,7 +11,7 @@ mod training;
 pub use heatmap::{Heatmap, HeatmapColours};
 pub use label::label;
 pub use lines::Lines;
-pub use picture::Picture;
+pub use picture::{Drawn, Picture};
 pub use table::{Merge, Table};
 pub use training::{AcceptanceCurves, LossCurves, Point};
 

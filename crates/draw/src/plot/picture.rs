@@ -20,18 +20,16 @@ fn use_own_font() {
 /// Size of all pictures, in pixels.
 pub(crate) const SIZE: (u32, u32) = (960, 640);
 
+/// Whether a surface could be drawn on.
+pub type Drawn = Result<(), Box<dyn std::error::Error>>;
+
 /// A plot that can be drawn on any surface.
 pub trait Picture {
     /// Draws the plot.
     ///
     /// # Errors
     /// If the surface cannot be drawn on.
-    fn draw<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-    ) -> Result<(), Box<dyn std::error::Error>>
-    where
-        B::ErrorType: 'static;
+    fn draw<B: DrawingBackend<ErrorType: 'static>>(&self, area: &DrawingArea<B, Shift>) -> Drawn;
 
     /// Returns the plot as the text of an SVG file.
     ///
@@ -74,6 +72,11 @@ pub trait Picture {
         forerun_output::write(file, bytes)
             .map_err(|cause| PlotError::Write { file: file.to_owned(), cause })
     }
+}
+
+/// Returns the stroke that stands for a line in a legend.
+pub(super) fn legend(colour: RGBColor) -> impl Fn((i32, i32)) -> PathElement<(i32, i32)> {
+    move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
 }
 
 /// Encodes pixels of red, green and blue as a PNG file.

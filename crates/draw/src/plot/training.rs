@@ -1,7 +1,7 @@
 //! The curves of a training run, by step.
 
 use super::Picture;
-use super::picture::SIZE;
+use super::picture::{Drawn, SIZE, legend};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
@@ -119,13 +119,7 @@ fn range<'a>(points: impl Iterator<Item = &'a Point>) -> std::ops::Range<f64> {
 }
 
 impl Picture for LossCurves {
-    fn draw<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-    ) -> Result<(), Box<dyn std::error::Error>>
-    where
-        B::ErrorType: 'static,
-    {
+    fn draw<B: DrawingBackend<ErrorType: 'static>>(&self, area: &DrawingArea<B, Shift>) -> Drawn {
         // White, whatever the viewer's own background is.
         area.fill(&WHITE)?;
         let (upper, lower) =
@@ -145,9 +139,6 @@ impl Picture for LossCurves {
             .bold_line_style(GRID)
             .label_style(("sans-serif", 14))
             .draw()?;
-        let legend = |color: RGBColor| {
-            move |(x, y): (i32, i32)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))
-        };
         let raw = LineSeries::new(self.loss.iter().copied(), RAW);
         chart.draw_series(raw)?.label("training loss").legend(legend(RAW));
         let smooth = LineSeries::new(self.smoothed.iter().copied(), SMOOTH.stroke_width(2));
@@ -185,13 +176,7 @@ impl Picture for LossCurves {
 }
 
 impl Picture for AcceptanceCurves {
-    fn draw<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-    ) -> Result<(), Box<dyn std::error::Error>>
-    where
-        B::ErrorType: 'static,
-    {
+    fn draw<B: DrawingBackend<ErrorType: 'static>>(&self, area: &DrawingArea<B, Shift>) -> Drawn {
         let steps = self.sampled.iter().flatten().map(|point| point.0).fold(1.0, f64::max);
         // White, whatever the viewer's background is.
         area.fill(&WHITE)?;
@@ -204,15 +189,12 @@ impl Picture for AcceptanceCurves {
     }
 }
 
-fn draw_acceptance<B: DrawingBackend>(
+fn draw_acceptance<B: DrawingBackend<ErrorType: 'static>>(
     area: &DrawingArea<B, Shift>,
     lines: &[Vec<Point>],
     steps: f64,
     what: &str,
-) -> Result<(), Box<dyn std::error::Error>>
-where
-    B::ErrorType: 'static,
-{
+) -> Drawn {
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .margin_right(30)
@@ -224,10 +206,8 @@ where
     mesh.light_line_style(WHITE).bold_line_style(GRID).label_style(("sans-serif", 14)).draw()?;
     for (position, (line, color)) in lines.iter().zip(COLORS.iter().cycle()).enumerate() {
         let series = LineSeries::new(line.iter().copied(), color.stroke_width(2));
-        let legend = move |(x, y): (i32, i32)| {
-            PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))
-        };
-        chart.draw_series(series)?.label(format!("position {}", position + 1)).legend(legend);
+        let drawn = chart.draw_series(series)?;
+        drawn.label(format!("position {}", position + 1)).legend(legend(*color));
         chart.draw_series(line.iter().map(|&point| Circle::new(point, 3, color.filled())))?;
     }
     let mut labels = chart.configure_series_labels();

@@ -1,11 +1,8 @@
 //! Models, prompts and helpers that the integration tests share.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun::checkpoint::{Checkpoint, Config, Family, Mix, RopeScaling, export_gguf};
 use forerun::text::Tokenizer;
 use forerun::{CacheType, Loader, RandomPair};
-pub(crate) use forerun_core::testing::{data_folder, report};
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_checkpoint_with_mtp,
     write_random_pair,
@@ -72,29 +69,16 @@ impl Pair {
 
     /// Writes a pair with a drafter that is deep enough for layer-parallel drafting.
     pub(crate) fn deep() -> Self {
-        let folder = TempDir::new().unwrap();
-        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
-        let config = Config { num_hidden_layers: 9, ..example_config() };
-        write_random_pair(&target, &drafter, &config, 2, 0.3, 3).unwrap();
-        Self {
-            target,
-            drafter,
-            prompts: syllables(),
-            cache_type: None,
-            _random: None,
-            _folder: Some(folder),
-        }
+        Self::of_config(&Config { num_hidden_layers: 9, ..example_config() })
     }
 
     /// Writes a target, and drafters for it in every layout. The target's second and third layers
     /// add little, so that a drafter of one layer is often right.
     pub(crate) fn with_speculators() -> (Self, Vec<(SpeculatorLayout, PathBuf)>) {
         use SpeculatorLayout as L;
-        let folder = TempDir::new().unwrap();
-        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
-        let (config, seed) = (Config { num_hidden_layers: 1, ..example_config() }, 3);
-        write_random_pair(&target, &drafter, &config, 2, 0.3, seed).unwrap();
-        let hash = Checkpoint::open(&target).unwrap().embedding_sha256().unwrap();
+        let config = Config { num_hidden_layers: 1, ..example_config() };
+        let pair = Self::of_config(&config);
+        let hash = Checkpoint::open(&pair.target).unwrap().embedding_sha256().unwrap();
         let layouts = [
             L::Medusa,
             L::VllmMedusa,
@@ -123,22 +107,14 @@ impl Pair {
             L::ReducedParallelEagle,
         ];
         let speculators = layouts.map(|layout| {
-            let path = folder.path().join(format!("{layout:?}"));
+            let path = pair.target.with_file_name(format!("{layout:?}"));
             let target_embedding_sha256 = Some(hash.clone());
             let target = &config;
-            RandomSpeculator { layout, target, seed, positions: 3, target_embedding_sha256 }
+            RandomSpeculator { layout, target, seed: 3, positions: 3, target_embedding_sha256 }
                 .write(&path)
                 .unwrap();
             (layout, path)
         });
-        let pair = Self {
-            target,
-            drafter,
-            prompts: syllables(),
-            cache_type: None,
-            _random: None,
-            _folder: Some(folder),
-        };
         (pair, speculators.to_vec())
     }
 
@@ -182,12 +158,17 @@ impl Pair {
 
     /// Writes a random pair. The drafter has this configuration, and the target two layers more.
     pub(crate) fn of_config(config: &Config) -> Self {
+        let pair = Self::in_new_folder();
+        write_random_pair(&pair.target, &pair.drafter, config, 2, 0.3, 3).unwrap();
+        pair
+    }
+
+    /// Returns the places of two models, which the caller writes.
+    fn in_new_folder() -> Self {
         let folder = TempDir::new().unwrap();
-        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
-        write_random_pair(&target, &drafter, config, 2, 0.3, 3).unwrap();
         Self {
-            target,
-            drafter,
+            target: folder.path().join("target"),
+            drafter: folder.path().join("drafter"),
             prompts: syllables(),
             cache_type: None,
             _random: None,
@@ -197,23 +178,14 @@ impl Pair {
 
     /// Writes a target with an MTP head, which is also the drafter's checkpoint.
     pub(crate) fn with_mtp_head(config: &Config) -> Self {
-        let folder = TempDir::new().unwrap();
-        let target = folder.path().join("target");
-        write_random_checkpoint_with_mtp(&target, config, 3, RandomDtype::F32).unwrap();
-        Self {
-            drafter: target.clone(),
-            target,
-            prompts: syllables(),
-            cache_type: None,
-            _random: None,
-            _folder: Some(folder),
-        }
+        let pair = Self::in_new_folder();
+        write_random_checkpoint_with_mtp(&pair.target, config, 3, RandomDtype::F32).unwrap();
+        Self { drafter: pair.target.clone(), ..pair }
     }
 
     /// Writes a pair whose target is a GGUF file with Q4_K and Q6_K matrices.
     pub(crate) fn of_mixed_types() -> Self {
-        let folder = TempDir::new().unwrap();
-        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
+        let pair = Self::in_new_folder();
         let config = Config {
             hidden_size: 256,
             intermediate_size: 256,
@@ -223,11 +195,10 @@ impl Pair {
             head_dim: 64,
             ..example_config()
         };
-        write_random_pair(&target, &drafter, &config, 1, 0.3, 3).unwrap();
-        let file = folder.path().join("target.gguf");
-        export_gguf(&target.as_path().into(), &file, Mix::Q4_K_M, &mut Loader::new()).unwrap();
-        let (prompts, _folder) = (syllables(), Some(folder));
-        Self { target: file, drafter, prompts, cache_type: None, _random: None, _folder }
+        write_random_pair(&pair.target, &pair.drafter, &config, 1, 0.3, 3).unwrap();
+        let (source, file) = (pair.target.as_path().into(), pair.target.with_extension("gguf"));
+        export_gguf(&source, &file, Mix::Q4_K_M, &mut Loader::new()).unwrap();
+        Self { target: file, ..pair }
     }
 
     /// Writes two pairs with one tokenizer. In one the drafter has more tokens than the target, in
@@ -236,19 +207,10 @@ impl Pair {
         let few = example_config();
         let many = Config { vocab_size: few.vocab_size + 4, ..few.clone() };
         [(&few, &many), (&many, &few)].map(|(target_config, drafter_config)| {
-            let folder = TempDir::new().unwrap();
-            let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
-            write_random_pair(&target, &drafter, target_config, 2, 0.3, 3).unwrap();
+            let pair = Self::of_config(target_config);
             // The tensors that both models have follow from the same seed, and are equal.
-            write_random_checkpoint(&drafter, drafter_config, 3, RandomDtype::F32).unwrap();
-            Self {
-                target,
-                drafter,
-                prompts: syllables(),
-                cache_type: None,
-                _random: None,
-                _folder: Some(folder),
-            }
+            write_random_checkpoint(&pair.drafter, drafter_config, 3, RandomDtype::F32).unwrap();
+            pair
         })
     }
 

@@ -59,7 +59,6 @@ pub(crate) fn failing_on(token: TokenId) -> Box<dyn Drafter> {
     Box::new(ModelDrafter::new(FailingTable { table: DRAFT_MODEL, token }))
 }
 
-/// Returns a drafter that fails after a number of jobs.
 pub(crate) fn failing_after(jobs_left: usize, drafter: Make<'_>) -> Box<dyn Drafter> {
     Box::new(FailingDrafter { drafter: drafter(), jobs_left })
 }

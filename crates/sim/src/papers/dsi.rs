@@ -1,6 +1,6 @@
 //! Tables and claims of the DSI paper (arXiv 2405.14105).
 
-use super::{Pair, PublishedTable, headings, mean_ns, mean_times, simulation};
+use super::{PublishedTable, headings, mean_ns, mean_times, simulation};
 use crate::parameters::busy_targets;
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
@@ -53,10 +53,9 @@ pub const DSI_LOOKAHEADS: [usize; 3] = [1, 5, 10];
 const DSI_REPLICAS: usize = 7;
 
 impl DsiPair {
-    /// Returns the pair in nanoseconds.
-    pub(super) fn in_ns(&self) -> Pair {
-        let [target_ns, draft_ns] = [self.target_ms, self.draft_ms].map(|ms| (ms * 1e6) as u64);
-        Pair { name: self.name, target_ns, draft_ns, acceptance: self.acceptance }
+    /// Returns the times of passes of target and drafter, in nanoseconds.
+    fn pass_ns(&self) -> [u64; 2] {
+        [self.target_ms, self.draft_ms].map(|ms| (ms * 1e6) as u64)
     }
 
     /// Returns the simulation of 50 tokens with this pair, without a time of the prompt.
@@ -65,7 +64,7 @@ impl DsiPair {
     /// but at most seven. Other methods have one.
     #[must_use]
     pub fn simulation(&self, method: SimulatedMethod, lookahead: usize) -> Simulation {
-        let Pair { target_ns, draft_ns, .. } = self.in_ns();
+        let [target_ns, draft_ns] = self.pass_ns();
         let cost = |ns| Cost { layers: 32, ..Cost::constant(ns) };
         let busy = busy_targets(target_ns, draft_ns, lookahead);
         let replicas =
@@ -85,7 +84,7 @@ impl DsiPair {
     pub fn simulation_with_prompt(&self, method: SimulatedMethod, lookahead: usize) -> Simulation {
         let mut simulation = self.simulation(method, lookahead);
         let Some([target, draft]) = self.first_passes else { return simulation };
-        let Pair { target_ns, draft_ns, .. } = self.in_ns();
+        let [target_ns, draft_ns] = self.pass_ns();
         let first_ns = |passes: f64, ns: u64| Some((passes * ns as f64) as u64);
         for cost in &mut simulation.targets {
             cost.first_ns = first_ns(target, target_ns);

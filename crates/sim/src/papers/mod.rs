@@ -5,12 +5,8 @@
 //! a simulated value is what an ideal implementation would reach. A published value above it cannot
 //! be explained by the method alone.
 
-mod divisions;
 mod dsi;
 mod easyspec;
-mod hosts;
-mod machines;
-mod parallelspec;
 mod pearl;
 mod pearl_tasks;
 mod ssd;
@@ -20,6 +16,10 @@ pub use dsi::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, RealTimeMeasurement, expected_
 use crate::{
     AcceptanceModel, Calibration, Cancellation, Cost, SimError, SimulatedMethod, Simulation,
 };
+use easyspec::tensor_parallel;
+use pearl::speculative_length;
+use pearl_tasks::{shared, shared_categories, shared_languages};
+use std::str::FromStr;
 
 /// A table with simulated values next to published ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,91 +35,77 @@ pub struct PublishedTable {
 }
 
 /// A table or figure of a paper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PaperTable {
-    /// PEARL (arXiv 2408.11850), table 1: speedup over autoregressive decoding on HumanEval.
-    PearlSpeed,
-    /// PEARL, figure 2b: the best draft length of each round of a recorded run.
-    PearlBestLengths,
-    /// PEARL, table 4: ablations without pre-verify and without post-verify.
-    PearlAblations,
-    /// PEARL, table 5: tokens per second by γ.
-    PearlLength,
-    /// PEARL, table 6: tokens per second by γ for several tasks.
-    PearlTasks,
-    /// PEARL, table 8: drafter and target on the same devices, MT-bench by category.
-    PearlSharedCategories,
-    /// PEARL, table 14: tokens per second of speculative decoding by γ.
-    SpeculativeLength,
-    /// PEARL, table 16: time of sending the drafter's cache from one device to another.
-    PearlTransport,
-    /// PEARL, table 17: drafter and target on the same devices, four benchmarks.
-    PearlShared,
-    /// PEARL, table 18: drafter and target on the same devices, MGSM by language.
-    PearlSharedLanguages,
-    /// DSI (arXiv 2405.14105), table 2: speedup over speculative decoding for ten pairs.
-    DsiPairs,
-    /// DSI, section 3.1: several target replicas compared with one faster target on the same
-    /// devices.
-    DsiAgainstTensorParallel,
-    /// DSI, appendix E: the latency of speculative decoding by the paper's closed form.
-    DsiClosedForm,
-    /// EasySpec (arXiv 2502.02493), table 1: tensor parallelism of drafter and target.
-    EasySpecTensorParallel,
-    /// EasySpec, table 2: time for 100 tokens, from plain decoding to EasySpec.
-    EasySpecLadder,
-    /// SSD (arXiv 2603.03251) next to the speeds that its authors publish.
-    Ssd,
-    /// SSD with the times of the other papers, compared with speculative decoding and PEARL. It is
-    /// in no paper.
-    SsdPairs,
-    /// PEARL with drafters that read the target's features, compared with speculative decoding. It
-    /// is in no paper.
-    PearlFeatures,
-    /// A 70B target with an 8B drafter on 2 to 16 hosts. It is in no paper.
-    Hosts,
-    /// A target with a quarter-size drafter on 4 to 64 cores, from measured costs. It is in no
-    /// paper.
-    Cores,
-    /// An 8B target with a 1.2B drafter on one to eight GPUs, from measured costs. It is in no
-    /// paper.
-    Gpus,
+#[derive(Clone, Copy, Debug)]
+pub struct PaperTable {
+    /// The name that `forerun simulate paper` gives it.
+    pub name: &'static str,
+    /// What it shows, in a phrase.
+    pub help: &'static str,
+    content: Content,
+}
+
+type MeansTable = fn(u64) -> Result<PublishedTable, SimError>;
+
+/// Where the values of a table come from.
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    /// Means over this many texts.
+    Means(MeansTable),
+    Formula(fn() -> PublishedTable),
+    /// The recorded run of a calibration.
+    Recorded(fn(&Calibration) -> PublishedTable),
 }
 
 impl PaperTable {
-    /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 21] = [
-        (Self::PearlSpeed, "pearl-1"),
-        (Self::PearlBestLengths, "pearl-2b"),
-        (Self::PearlAblations, "pearl-4"),
-        (Self::PearlLength, "pearl-5"),
-        (Self::PearlTasks, "pearl-6"),
-        (Self::PearlSharedCategories, "pearl-8"),
-        (Self::SpeculativeLength, "pearl-14"),
-        (Self::PearlTransport, "pearl-16"),
-        (Self::PearlShared, "pearl-17"),
-        (Self::PearlSharedLanguages, "pearl-18"),
-        (Self::DsiPairs, "dsi-2"),
-        (Self::DsiAgainstTensorParallel, "dsi-3.1"),
-        (Self::DsiClosedForm, "dsi-e"),
-        (Self::EasySpecTensorParallel, "easyspec-1"),
-        (Self::EasySpecLadder, "easyspec-2"),
-        (Self::Ssd, "ssd"),
-        (Self::SsdPairs, "ssd-pairs"),
-        (Self::PearlFeatures, "pearl-features"),
-        (Self::Hosts, "hosts"),
-        (Self::Cores, "cores"),
-        (Self::Gpus, "gpus"),
+    /// All tables. Those of PEARL are from arXiv 2408.11850, of DSI from 2405.14105, of EasySpec
+    /// from 2502.02493, and of SSD from 2603.03251.
+    pub const ALL: [Self; 16] = [
+        Self::means("pearl-1", "PEARL, table 1: speed", pearl::speed),
+        Self {
+            name: "pearl-2b",
+            help: "PEARL, figure 2b: the best draft length of each round of a recorded run",
+            content: Content::Recorded(pearl_tasks::best_lengths),
+        },
+        Self::means("pearl-4", "PEARL, table 4: ablations", pearl::ablations),
+        Self::means("pearl-5", "PEARL, table 5: speed by γ", pearl::length),
+        Self::means("pearl-6", "PEARL, table 6: speed by γ and task", pearl_tasks::by_length),
+        Self::means("pearl-8", "PEARL, table 8: shared devices, MT-bench", shared_categories),
+        Self::means("pearl-14", "PEARL, table 14: speculative decoding by γ", speculative_length),
+        Self {
+            name: "pearl-16",
+            help: "PEARL, table 16: sending the drafter's cache between devices",
+            content: Content::Formula(pearl_tasks::transport),
+        },
+        Self::means("pearl-17", "PEARL, table 17: shared devices, four benchmarks", shared),
+        Self::means("pearl-18", "PEARL, table 18: shared devices, MGSM", shared_languages),
+        Self::means("dsi-2", "DSI, table 2: speed for ten pairs", dsi::pairs),
+        Self::means(
+            "dsi-3.1",
+            "DSI, section 3.1: several target replicas against one faster target",
+            dsi::against_tensor_parallel,
+        ),
+        Self::means("dsi-e", "DSI, appendix E: latency of speculative decoding", dsi::closed_form),
+        Self::means("easyspec-1", "EasySpec, table 1: tensor parallelism", tensor_parallel),
+        Self::means(
+            "easyspec-2",
+            "EasySpec, table 2: from plain decoding to EasySpec",
+            easyspec::ladder,
+        ),
+        Self::means("ssd", "SSD: speeds of its authors' runs", ssd::published),
     ];
+
+    const fn means(name: &'static str, help: &'static str, table: MeansTable) -> Self {
+        Self { name, help, content: Content::Means(table) }
+    }
 
     /// Returns whether the table contains means over texts.
     #[must_use]
     pub fn has_means(self) -> bool {
-        !matches!(self, Self::PearlBestLengths | Self::PearlTransport)
+        matches!(self.content, Content::Means(_))
     }
 
-    /// Simulates the table. Each value is a mean over `texts` texts. `recorded` is the calibration
-    /// with the recorded run that [`PaperTable::PearlBestLengths`] needs.
+    /// Simulates the table. Each mean is over `texts` texts. `recorded` is the calibration with the
+    /// recorded run that `pearl-2b` needs.
     ///
     /// # Errors
     /// If `texts` is 0, or if `recorded` is missing for a table that needs it.
@@ -132,58 +118,26 @@ impl PaperTable {
             let option = "`texts`";
             return Err(SimError::Range { option, found: "0".into(), expected: "at least 1" });
         }
-        match self {
-            Self::PearlSpeed => pearl::speed(texts),
-            Self::PearlBestLengths => {
-                recorded.map(pearl_tasks::best_lengths).ok_or(SimError::Range {
-                    option: "`calibration`",
-                    found: "not set".into(),
-                    expected: "a file with the recorded run that pearl-2b shows; forerun simulate calibrate \
-                               writes one",
-                })
-            }
-            Self::PearlAblations => pearl::ablations(texts),
-            Self::PearlLength => pearl::length(texts),
-            Self::PearlTasks => pearl_tasks::by_length(texts),
-            Self::PearlSharedCategories => pearl_tasks::shared_categories(texts),
-            Self::SpeculativeLength => pearl::speculative_length(texts),
-            Self::PearlTransport => Ok(pearl_tasks::transport()),
-            Self::PearlShared => pearl_tasks::shared(texts),
-            Self::PearlSharedLanguages => pearl_tasks::shared_languages(texts),
-            Self::DsiPairs => dsi::pairs(texts),
-            Self::DsiAgainstTensorParallel => dsi::against_tensor_parallel(texts),
-            Self::DsiClosedForm => dsi::closed_form(texts),
-            Self::EasySpecTensorParallel => easyspec::tensor_parallel(texts),
-            Self::EasySpecLadder => easyspec::ladder(texts),
-            Self::Ssd => ssd::published(texts),
-            Self::SsdPairs => ssd::pairs(texts),
-            Self::PearlFeatures => parallelspec::pearl_features(texts),
-            Self::Hosts => hosts::fastest(texts),
-            Self::Cores => machines::cores(texts),
-            Self::Gpus => machines::gpus(texts),
+        match self.content {
+            Content::Means(table) => table(texts),
+            Content::Formula(table) => Ok(table()),
+            Content::Recorded(table) => recorded.map(table).ok_or(SimError::Range {
+                option: "`calibration`",
+                found: "not set".into(),
+                expected: "a file with the recorded run that pearl-2b shows; forerun simulate \
+                           calibrate writes one",
+            }),
         }
     }
 }
 
-/// Two models by their published times and acceptance.
-#[derive(Clone, Copy)]
-struct Pair {
-    name: &'static str,
-    target_ns: u64,
-    draft_ns: u64,
-    acceptance: f64,
-}
+impl FromStr for PaperTable {
+    type Err = String;
 
-impl Pair {
-    /// Returns the ratio c of the target's pass time to the drafter's.
-    fn ratio(&self) -> f64 {
-        self.target_ns as f64 / self.draft_ns as f64
-    }
-
-    /// Returns a simulation in which a pass takes the same time for any number of rows.
-    fn simulation(&self, method: SimulatedMethod) -> Simulation {
-        let [draft, target] = [self.draft_ns, self.target_ns].map(Cost::constant);
-        simulation(method, draft, vec![target], AcceptanceModel::Iid(self.acceptance))
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = || Self::ALL.map(|table| table.name).join(", ");
+        let found = Self::ALL.into_iter().find(|table| table.name == text);
+        found.ok_or_else(|| format!("{text:?} is not one of {}", names()))
     }
 }
 

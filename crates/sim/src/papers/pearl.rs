@@ -1,7 +1,7 @@
 //! Tables of the PEARL paper (arXiv 2408.11850) on HumanEval.
 
 use super::{
-    Pair, PublishedTable, acceptance_at, fastest, headings, mean_ns, simulation, tokens_per_round,
+    PublishedTable, acceptance_at, fastest, headings, mean_ns, simulation, tokens_per_round,
 };
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
@@ -123,17 +123,6 @@ impl PearlPair {
     ) -> Result<f64, SimError> {
         Ok(TOKENS as f64 * 1e9 / mean_ns(&self.simulation(method, draft_tokens), texts)?)
     }
-}
-
-/// Returns the pairs' times of passes and acceptance rates.
-pub(super) fn pairs() -> impl Iterator<Item = Pair> {
-    let ns = |speed: f64| (1e9 / speed) as u64;
-    PEARL_PAIRS.iter().map(move |pair| Pair {
-        name: pair.name,
-        target_ns: ns(pair.target_speed),
-        draft_ns: ns(pair.draft_speed),
-        acceptance: pair.acceptance(),
-    })
 }
 
 const PEARL_NOTE: &str = "Simulated: pass times from the paper's table 10, the acceptance rate from its tables \

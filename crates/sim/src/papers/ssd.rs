@@ -1,11 +1,9 @@
-//! SSD (Saguaro, arXiv 2603.03251), next to its authors' speeds, and with the times of the other
-//! papers.
+//! SSD (Saguaro, arXiv 2603.03251), next to its authors' speeds.
 
 use super::{
-    DSI_PAIRS, DsiPair, Pair, PublishedTable, acceptance_at, fastest, headings, mean_ns, pearl,
-    tokens_per_round,
+    PublishedTable, acceptance_at, fastest, headings, mean_ns, simulation, tokens_per_round,
 };
-use crate::{SimError, SimulatedMethod, Simulation};
+use crate::{AcceptanceModel, Cost, SimError, SimulatedMethod, Simulation};
 
 /// A run of the authors' engine for one user, greedily: four H100s for the target, and one more for
 /// SSD's drafter (`tests/reference_test_outputs.md` in github.com/tanishqkumar/ssd, commit 2d8487c,
@@ -49,20 +47,32 @@ impl SsdPair {
     /// speed and the time of its rounds, and the acceptance from them (Leviathan 2023, equation 1).
     /// A round of speculative decoding, which commits as many tokens, takes a pass of the target
     /// and one of the drafter for each draft token.
-    fn in_ns(&self) -> Pair {
+    fn fitted(&self) -> FittedPair {
         let per_round = self.ssd * self.round_ms / 1e3;
         let acceptance = acceptance_at(per_round, |rate| tokens_per_round(rate, self.draft_tokens));
         let target = 1.0 / self.plain;
         let draft = (per_round / self.speculative - target) / self.draft_tokens as f64;
         let [target_ns, draft_ns] = [target, draft].map(|seconds| (seconds * 1e9) as u64);
-        Pair { name: self.name, target_ns, draft_ns, acceptance }
+        FittedPair { target_ns, draft_ns, acceptance }
     }
 }
 
-/// The draft lengths of which each method uses the best.
+/// The times of passes over any number of rows, and the acceptance rate.
+struct FittedPair {
+    target_ns: u64,
+    draft_ns: u64,
+    acceptance: f64,
+}
+
+impl FittedPair {
+    fn simulation(&self, method: SimulatedMethod) -> Simulation {
+        let [draft, target] = [self.draft_ns, self.target_ns].map(Cost::constant);
+        simulation(method, draft, vec![target], AcceptanceModel::Iid(self.acceptance))
+    }
+}
+
+/// The draft lengths of which PEARL uses the best.
 const LENGTHS: [usize; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
-/// The longest drafts that PEARL's automatic lengths may choose.
-const LONGEST: [usize; 1] = [16];
 
 /// Returns the share of rounds that begin with a prepared draft.
 fn prepared(simulation: &Simulation, texts: u64) -> Result<f64, SimError> {
@@ -78,7 +88,7 @@ fn prepared(simulation: &Simulation, texts: u64) -> Result<f64, SimError> {
 pub(super) fn published(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
     for published in &SSD_PAIRS {
-        let pair = published.in_ns();
+        let pair = published.fitted();
         let of =
             |method| Simulation { draft_tokens: published.draft_tokens, ..pair.simulation(method) };
         let speed = |ns: f64, tokens: usize| tokens as f64 * 1e9 / ns;
@@ -89,7 +99,7 @@ pub(super) fn published(texts: u64) -> Result<PublishedTable, SimError> {
         let ssd = of(SimulatedMethod::Ssd);
         let ssd_speed = speed(mean_ns(&ssd, texts)?, ssd.max_tokens);
         rows.push(vec![
-            pair.name.into(),
+            published.name.into(),
             published.draft_tokens.to_string(),
             format!("{:.3}", pair.acceptance),
             format!("{:.2}", pair.draft_ns as f64 / 1e6),
@@ -129,59 +139,5 @@ pub(super) fn published(texts: u64) -> Result<PublishedTable, SimError> {
                of github.com/tanishqkumar/ssd at commit 2d8487c, the runs of eight prompts for one user at temperature 0, on \
                four H100s, and one more for SSD's drafter. Llama's speed of speculative decoding is only in the \
                file's summary, as \"~172\", so its acceptance and draft pass are as inexact.",
-    })
-}
-
-/// SSD with the times and the acceptance of the papers on PEARL, DSI and SSD.
-pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
-    let of_pearl = pearl::pairs().map(|pair| ("PEARL", pair));
-    let of_dsi = DSI_PAIRS.iter().map(DsiPair::in_ns).map(|pair| ("DSI", pair));
-    let of_ssd = SSD_PAIRS.iter().map(SsdPair::in_ns).map(|pair| ("SSD", pair));
-    let mut rows = Vec::new();
-    for (paper, pair) in of_pearl.chain(of_dsi).chain(of_ssd) {
-        let best = |method| fastest(&pair.simulation(method), &LENGTHS, texts);
-        let plain_ns = pair.simulation(SimulatedMethod::Autoregressive).plain_ns()? as f64;
-        let speculative = best(SimulatedMethod::Speculative)?;
-        let fixed = best(SimulatedMethod::Pearl)?;
-        let automatic = fastest(&pair.simulation(SimulatedMethod::PearlAuto), &LONGEST, texts)?;
-        let ssd = best(SimulatedMethod::Ssd)?;
-        let best_pearl_ns = fixed.0.min(automatic.0);
-        let at_best = Simulation { draft_tokens: ssd.1, ..pair.simulation(SimulatedMethod::Ssd) };
-        let mut row = vec![
-            paper.to_owned(),
-            pair.name.into(),
-            format!("{:.1}", pair.ratio()),
-            format!("{:.3}", pair.acceptance),
-        ];
-        let speeds = [speculative, fixed, automatic, ssd];
-        row.extend(speeds.map(|(ns, _)| format!("{:.2}", plain_ns / ns)));
-        row.extend([
-            format!("{:.2}", speculative.0 / ssd.0),
-            format!("{:.2}", best_pearl_ns / ssd.0),
-            format!("{:.0} %", 100.0 * prepared(&at_best, texts)?),
-        ]);
-        rows.push(row);
-    }
-    Ok(PublishedTable {
-        title: "SSD with the papers' times, compared with speculative decoding and PEARL".into(),
-        headings: headings(&[
-            "paper",
-            "pair",
-            "c",
-            "acceptance",
-            "speculative decoding, over plain decoding",
-            "PEARL at its best γ",
-            "PEARL with automatic lengths",
-            "SSD",
-            "SSD, compared with speculative decoding",
-            "SSD, compared with the fastest PEARL",
-            "rounds with a prepared draft",
-        ]),
-        rows,
-        note: "Simulated, and in no paper: pass times and acceptance of tables 7, 10 and 14 of PEARL's paper and table 2 of \
-               DSI's, and those of `ssd`. Each method has its best draft length of 1 to 16. PEARL has the eager \
-               schedule. Further rows are free, without overhead, so the values are upper bounds, above all for SSD, \
-               which drafts for eight verdicts at once. The target's token is not among the f best of a wrong drafter with \
-               a probability of 1/f. Means of texts of 256 tokens.",
     })
 }

@@ -77,8 +77,7 @@ pub fn fit(
         let has_fixed = answers.iter().any(|answer| !answer.draft.is_auto());
         let counts =
             |answer: &&&MeasuredAnswer| !(is_parallel && has_fixed && answer.draft.is_auto());
-        let counting = answers.iter().filter(counts);
-        counting.for_each(|answer| samples.add(&answer.trace, answer.draft));
+        answers.iter().filter(counts).for_each(|answer| samples.add(&answer.trace, answer.draft));
         samples.split_whole_drafts();
         samples.use_part_trees();
         samples

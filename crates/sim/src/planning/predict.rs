@@ -90,7 +90,6 @@ pub fn rank(
 pub(super) struct Answers<'a> {
     pub(super) timing: &'a MethodTiming,
     pub(super) drafter: Option<&'a DrafterRecord>,
-    /// The number of tokens of each.
     pub(super) tokens: usize,
 }
 

@@ -231,7 +231,6 @@ impl RowSource for Heatmaps {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

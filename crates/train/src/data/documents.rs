@@ -163,7 +163,6 @@ impl Read for CountingReader {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use std::io::Write;

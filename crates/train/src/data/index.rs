@@ -74,7 +74,6 @@ pub(crate) struct DocumentEntry {
     pub(crate) tokens: u64,
     /// Number of bytes of text.
     pub(crate) bytes: u64,
-    /// Whether the document is held out.
     pub(crate) held_out: bool,
 }
 

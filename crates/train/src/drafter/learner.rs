@@ -6,7 +6,7 @@ use super::acceptance::Acceptance;
 use super::files::DrafterFileError;
 use super::forward::{Drafter, MOST_DRAFT_TOKENS};
 use super::objective::{Objective, Pair};
-use super::options::{BlockOptions, DrafterOptions, HeadOptions, TrainedDrafterKind};
+use super::options::{DrafterOptions, TrainedDrafterKind};
 use super::shape::DrafterShape;
 use super::target::Target;
 use crate::data::{Batch, Dataset, ValidationWindow};
@@ -16,7 +16,6 @@ use crate::model::Parameter;
 use crate::ops::draft_head::Distributions;
 use crate::options::{TrainError, TrainOptions};
 use candle_core::{Result, Tensor};
-use forerun_formats::Config;
 use forerun_formats::checkpoint::Dtype;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -25,6 +24,9 @@ use std::sync::Arc;
 /// Distance between the positions of held-out text that open a draft in evaluations. Neighbouring
 /// positions give about the same result.
 const STRIDE: usize = 4;
+
+/// The weight of the loss of DSpark's confidence head.
+const CONFIDENCE_WEIGHT: f32 = 1.0;
 
 /// A drafter in training, with its target.
 pub struct DrafterLearner<'a> {
@@ -98,18 +100,11 @@ impl<'a> DrafterLearner<'a> {
 
     /// Checks the options of a block drafter.
     fn check_block(&self) -> std::result::Result<(), TrainError> {
-        let Some(BlockOptions { layers, mask }) = self.options.block else { return Ok(()) };
-        if layers == 0 {
+        if self.options.layers == Some(0) {
             return TrainError::option("`layers`", &0, "at least 1 is required");
         }
-        let Config { vocab_size, num_hidden_layers, .. } = *self.target.config();
-        if let Some(mask) = mask.filter(|&mask| mask as usize >= vocab_size) {
-            let expected = format!("the target has {vocab_size} tokens");
-            return TrainError::option("`mask_token`", &mask, &expected);
-        }
-        let Some(HeadOptions { markov_rank, confidence_weight }) = self.options.heads else {
-            return Ok(());
-        };
+        let Some(markov_rank) = self.options.markov_rank else { return Ok(()) };
+        let num_hidden_layers = self.target.config().num_hidden_layers;
         if self.target.feature_layers().contains(&num_hidden_layers) {
             let layers = format!("{:?}", self.target.feature_layers());
             let expected = format!(
@@ -124,10 +119,6 @@ impl<'a> DrafterLearner<'a> {
         if markov_rank == 0 {
             return TrainError::option("`markov_rank`", &0, "at least 1 is required");
         }
-        if !(confidence_weight.is_finite() && confidence_weight > 0.0) {
-            let expected = "it must be above 0: an untrained confidence head would end drafts";
-            return TrainError::option("`confidence_weight`", &confidence_weight, expected);
-        }
         Ok(())
     }
 
@@ -140,7 +131,7 @@ impl<'a> DrafterLearner<'a> {
         all: Option<&Arc<Distributions>>,
     ) -> Option<Arc<Distributions>> {
         // DSpark learns how probable an acceptance is, which depends on all tokens.
-        let of_all = self.options.heads.is_some();
+        let of_all = self.options.markov_rank.is_some();
         if !of_all && options.distillation_share == 0.0 {
             return None;
         }
@@ -167,7 +158,7 @@ impl Learner for DrafterLearner<'_> {
     fn description(&self) -> Value {
         let mut description =
             json!({ "drafter": self.options, "target": self.target.embedding_sha256() });
-        if self.options.block.is_some() {
+        if self.options.layers.is_some() {
             description["target_layers"] = json!(self.target.feature_layers());
         }
         description
@@ -232,6 +223,7 @@ impl Learner for DrafterLearner<'_> {
         let objective = Objective {
             pair: self.pair(),
             distillation_share: options.distillation_share,
+            confidence_weight: CONFIDENCE_WEIGHT,
             weight: options.token_weight(),
             train: true,
         };
@@ -261,6 +253,7 @@ impl Learner for DrafterLearner<'_> {
         let objective = Objective {
             pair: self.pair(),
             distillation_share: options.distillation_share,
+            confidence_weight: CONFIDENCE_WEIGHT,
             weight: 1.0 / tokens as f32,
             train: false,
         };

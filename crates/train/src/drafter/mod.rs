@@ -33,6 +33,6 @@ pub use acceptance::mean_accepted_tokens;
 pub use files::DrafterFileError;
 pub use forward::Drafter;
 pub use learner::DrafterLearner;
-pub use options::{BlockOptions, DrafterOptions, HeadOptions, TrainedDrafterKind};
+pub use options::{DrafterOptions, TrainedDrafterKind};
 pub use target::Target;
 pub(crate) use vocabulary::most_frequent_tokens;

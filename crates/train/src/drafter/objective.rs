@@ -42,6 +42,8 @@ pub(super) struct Objective<'a> {
     /// The share of the divergence from the target's distributions in the classification loss. For
     /// DSpark, it is that of the distance.
     pub(super) distillation_share: f32,
+    /// The weight of the loss of DSpark's confidence head, relative to that of its tokens.
+    pub(super) confidence_weight: f32,
     /// The weight of a token's loss.
     pub(super) weight: f32,
     /// Whether there will be a backward pass.
@@ -133,7 +135,7 @@ impl Objective<'_> {
         distributions: Option<&Arc<Distributions>>,
     ) -> Result<Tensor> {
         let Pair { drafter, target, options } = self.pair;
-        let (Some(heads), Some(distributions)) = (options.heads, distributions) else {
+        let (Some(rank), Some(distributions)) = (options.markov_rank, distributions) else {
             bail!("DSpark's loss needs its options and the target's distributions")
         };
         let rows = drafter.block_rows(target, text, groups)?;
@@ -143,7 +145,7 @@ impl Objective<'_> {
         let loss = BlockHeadLoss {
             epsilon: target.config().rms_norm_eps,
             head: Arc::clone(drafter.head(target)),
-            rank: heads.markov_rank,
+            rank,
             labels: BlockLabels {
                 previous: target_rows.iter().map(|&row| text.inputs[row as usize]).collect(),
                 tokens: target_rows.iter().map(token).collect(),
@@ -153,7 +155,7 @@ impl Objective<'_> {
                 outputs: drafter.vocabulary.as_ref().map(|some| Arc::clone(some.tokens())),
             },
             distance_share: self.distillation_share,
-            confidence_weight: heads.confidence_weight,
+            confidence_weight: self.confidence_weight,
             train: self.train,
         };
         apply(loss, [&rows, &drafter.final_norm()?, &drafter.head_weights()?])

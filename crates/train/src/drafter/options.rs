@@ -120,31 +120,12 @@ pub struct DrafterOptions {
     /// text. `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_vocab: Option<usize>,
-    /// What block drafters have in addition; `None` for all others.
+    /// The number of a block drafter's layers; `None` for all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub block: Option<BlockOptions>,
-    /// What DSpark has in addition; `None` for all others.
+    pub layers: Option<usize>,
+    /// Width of the embeddings of DSpark's Markov head; `None` for all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heads: Option<HeadOptions>,
-}
-
-/// Options of a block drafter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockOptions {
-    /// Number of the drafter's layers.
-    pub layers: usize,
-    /// The token that stands for all masks. The target's embedding of it is used. `None` for
-    /// [`Target::default_mask`](crate::drafter::Target::default_mask).
-    pub mask: Option<u32>,
-}
-
-/// Options of the heads after a block drafter's layers (DSpark).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HeadOptions {
-    /// Width of the Markov head's embeddings.
-    pub markov_rank: usize,
-    /// The weight of the confidence head's loss relative to the token loss.
-    pub confidence_weight: f32,
+    pub markov_rank: Option<usize>,
 }
 
 /// Options of runs that are older than an option do not contain it.
@@ -158,11 +139,10 @@ impl DrafterOptions {
     /// classification weight of 0.1, and noise from −0.1 to 0.1. For DFlash: the weights of
     /// equation 4, and 512 blocks in 3,072 tokens. Its layers are two, because targets that are
     /// trained on are small; the paper has five. DSpark has the same ones, and a Markov head of
-    /// rank 64 (its authors: 256), and a weight of 1 for its confidence head.
+    /// rank 64 (its authors: 256).
     #[must_use]
     pub fn of(kind: TrainedDrafterKind, draft_tokens: usize) -> Self {
         let features = kind.predicts_features();
-        let has_heads = kind == TrainedDrafterKind::Dspark;
         Self {
             kind,
             draft_tokens,
@@ -177,8 +157,8 @@ impl DrafterOptions {
             feature_noise: if features { 0.2 } else { 0.0 },
             drafted_positions: 0,
             draft_vocab: None,
-            block: kind.has_blocks().then_some(BlockOptions { layers: 2, mask: None }),
-            heads: has_heads.then_some(HeadOptions { markov_rank: 64, confidence_weight: 1.0 }),
+            layers: kind.has_blocks().then_some(2),
+            markov_rank: (kind == TrainedDrafterKind::Dspark).then_some(64),
         }
     }
 

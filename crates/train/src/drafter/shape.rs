@@ -14,10 +14,8 @@ pub(super) struct DrafterShape {
     pub(super) block: Option<BlockShape>,
 }
 
-/// The shape of a block drafter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BlockShape {
-    /// Number of layers.
     pub(super) layers: usize,
     /// The token that stands for all masks.
     pub(super) mask: u32,
@@ -53,12 +51,12 @@ impl fmt::Display for DrafterShape {
 
 impl DrafterShape {
     pub(super) fn of(options: &DrafterOptions, target: &Target) -> Self {
-        let DrafterOptions { kind, draft_tokens, block, heads, .. } = *options;
-        let block = block.map(|block| BlockShape {
-            layers: block.layers,
-            mask: block.mask.unwrap_or_else(|| target.default_mask()),
+        let DrafterOptions { kind, draft_tokens, layers, markov_rank, .. } = *options;
+        let block = layers.map(|layers| BlockShape {
+            layers,
+            mask: target.mask_token(),
             target_layers: target.feature_layers().to_vec(),
-            markov_rank: heads.map(|heads| heads.markov_rank),
+            markov_rank,
         });
         let slots = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
         Self { kind, slots, block }

@@ -108,11 +108,11 @@ impl Target {
         (0..count).map(|number| first + (number as f64 * step).round_ties_even() as usize).collect()
     }
 
-    /// Returns the token that stands for masks by default: the last one whose embedding has at
-    /// least half of the usual size. Rows of tokens that do not exist may be zero, and would make
-    /// all masks equal.
+    /// Returns the token that stands for masks: the last one whose embedding has at least half of
+    /// the usual size. Rows of tokens that do not exist may be zero, and would make all masks
+    /// equal.
     #[must_use]
-    pub fn default_mask(&self) -> u32 {
+    pub fn mask_token(&self) -> u32 {
         let hidden = self.config().hidden_size;
         let square = |row: &[f32]| inner_product(row, row) / row.len() as f32;
         let least = 0.25 * square(&self.embedding);

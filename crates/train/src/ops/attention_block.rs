@@ -2,7 +2,7 @@
 
 use super::attention::{self, HeadLayout, Rope};
 use super::groups::Groups;
-use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
+use super::matrix::{Matrix, add_product, set_product, transpose};
 use super::projection::{Projected, norm_rows};
 use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
@@ -123,13 +123,7 @@ impl Operation for AttentionBlock {
             for ((((result, r), qkv), out), log_sum_exp) in chunks {
                 let normed = &mut normed[..result.len()];
                 norm_rows(result, norm, self.shape.epsilon, normed, r);
-                multiply(
-                    &mut MatrixMut::new(qkv, width),
-                    Matrix::new(normed, hidden),
-                    Matrix::new(&input_weights, width),
-                    1.0,
-                    Write::Replace,
-                );
+                set_product(qkv, Matrix::new(normed, hidden), Matrix::new(&input_weights, width));
                 let sequences = qkv
                     .chunks_mut(sequence_rows * width)
                     .zip(out.chunks_mut(sequence_rows * q_size))
@@ -138,13 +132,7 @@ impl Operation for AttentionBlock {
                     self.rope.rotate(qkv, heads, &self.groups, false);
                     attention::forward(heads, &self.groups, qkv, out, log_sum_exp);
                 }
-                multiply(
-                    &mut MatrixMut::new(result, hidden),
-                    Matrix::new(out, q_size),
-                    Matrix::new(&output_weights, hidden),
-                    1.0,
-                    Write::Add,
-                );
+                add_product(result, Matrix::new(out, q_size), Matrix::new(&output_weights, hidden));
             }
         });
         (result, saved)
@@ -179,20 +167,8 @@ impl Operation for AttentionBlock {
                 let (r, log_sum_exp) = (of(&saved.r, 1), of(&saved.log_sum_exp, heads.heads));
                 let dresult = Matrix::new(of(dresult, hidden), hidden);
                 let dout = &mut dout[..rows * q_size];
-                multiply(
-                    &mut MatrixMut::new(dout, q_size),
-                    dresult,
-                    Matrix::new(output_weights, q_size),
-                    1.0,
-                    Write::Replace,
-                );
-                multiply(
-                    &mut MatrixMut::new(doutput_weights, q_size),
-                    dresult.transposed(),
-                    Matrix::new(out, q_size),
-                    1.0,
-                    Write::Add,
-                );
+                set_product(dout, dresult, Matrix::new(output_weights, q_size));
+                add_product(doutput_weights, dresult.transposed(), Matrix::new(out, q_size));
                 let dqkv = &mut dqkv[..rows * width];
                 dqkv.fill(0.0);
                 for (sequence, dqkv) in dqkv.chunks_exact_mut(sequence_rows * width).enumerate() {

@@ -16,7 +16,7 @@ use super::draft_head::{Distributions, FrozenHead, LOGIT_ROWS};
 use super::elementwise::{
     add, add_scaled, exponentials, inner_product, rms_norm, rms_norm_backward, scale_by,
 };
-use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
+use super::matrix::{Matrix, MatrixMut, Write, add_product, multiply, transpose};
 use super::{Loss, split};
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl<'a> MarkovBias<'a> {
         let outputs = self.transposed.len() / self.rank;
         let (embeddings, weights) =
             (Matrix::new(embeddings, self.rank), Matrix::new(&self.transposed, outputs));
-        multiply(&mut MatrixMut::new(logits, outputs), embeddings, weights, 1.0, Write::Add);
+        add_product(logits, embeddings, weights);
     }
 }
 

@@ -8,7 +8,7 @@ use super::attention::{self, HeadLayout, Rope};
 use super::attention_block::AttentionShape;
 use super::elementwise::{rms_norm, rms_norm_backward};
 use super::groups::Groups;
-use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
+use super::matrix::{Matrix, MatrixMut, Write, add_product, multiply, set_product, transpose};
 use super::projection::Projected;
 use super::{Operation, split};
 use candle_core::{Result, Shape};
@@ -94,13 +94,7 @@ impl ContextAttention {
             1.0,
             Write::Replace,
         );
-        multiply(
-            &mut MatrixMut::new(of_block, width),
-            Matrix::new(&normed, hidden),
-            Matrix::new(input_weights, width),
-            1.0,
-            Write::Replace,
-        );
+        set_product(of_block, Matrix::new(&normed, hidden), Matrix::new(input_weights, width));
         saved.qkv = saved.projected.clone();
         let each = saved.projected.chunks_exact(width).zip(saved.qkv.chunks_exact_mut(width));
         for ((projected, qkv), r) in each.zip(saved.head_r.chunks_exact_mut(query_heads + kv_heads))
@@ -114,12 +108,10 @@ impl ContextAttention {
         let Saved { qkv, out, log_sum_exp, .. } = &mut saved;
         attention::forward(heads, &self.groups, qkv, out, log_sum_exp);
         let mut result = block.to_vec();
-        multiply(
-            &mut MatrixMut::new(&mut result, hidden),
+        add_product(
+            &mut result,
             Matrix::new(&out[tokens * q_size..], q_size),
             Matrix::new(output_weights, hidden),
-            1.0,
-            Write::Add,
         );
         (result, saved)
     }

@@ -8,7 +8,7 @@
 use super::attention_block::row_slice;
 use super::elementwise::{exponentials, inner_product, rms_norm_backward, scale_by};
 use super::head::{SoftLabel, row_loss};
-use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
+use super::matrix::{Matrix, MatrixMut, Write, multiply, set_product, transpose};
 use super::projection::norm_rows;
 use super::{Loss, LossParts, split};
 use std::ops::Range;
@@ -159,11 +159,11 @@ impl DraftHeadLoss {
             let values = (first - range.start) * hidden..(first - range.start + rows) * hidden;
             let dx = &mut dx[values];
             if norm.is_empty() {
-                multiply(&mut MatrixMut::new(dx, hidden), dlogits, head, 1.0, Write::Replace);
+                set_product(dx, dlogits, head);
                 continue;
             }
             let dnormed = &mut dnormed[..rows * hidden];
-            multiply(&mut MatrixMut::new(dnormed, hidden), dlogits, head, 1.0, Write::Replace);
+            set_product(dnormed, dlogits, head);
             rms_norm_backward(dnormed, x, norm, r, dx, &mut dnorm);
         }
         (parts, dnorm)

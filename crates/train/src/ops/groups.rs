@@ -82,7 +82,6 @@ impl Groups {
         &self.anchors
     }
 
-    /// Returns the number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.tokens + self.further_rows * self.anchors.len()
     }

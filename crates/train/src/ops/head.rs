@@ -8,7 +8,7 @@ use super::attention_block::row_slice;
 use super::elementwise::{
     add_scaled, exponentials, inner_product, rms_norm, rms_norm_backward, scale_by,
 };
-use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
+use super::matrix::{Matrix, MatrixMut, Write, multiply, set_product, transpose};
 use super::{Loss, split};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -147,7 +147,7 @@ impl HeadLoss {
                     teacher.hidden,
                 );
                 let head = Matrix::new(head, vocab_size);
-                multiply(&mut MatrixMut::new(soft, vocab_size), from, head, 1.0, Write::Replace);
+                set_product(soft, from, head);
             }
             for (row, logits) in (first..).zip(logits.chunks_exact_mut(vocab_size)) {
                 let start = (row - first) * vocab_size;
@@ -162,7 +162,7 @@ impl HeadLoss {
             let mut dhead = MatrixMut::new(&mut dhead, hidden);
             multiply(&mut dhead, dlogits.transposed(), from, 1.0, Write::Add);
             let dnormed = &mut dnormed[..rows * hidden];
-            multiply(&mut MatrixMut::new(dnormed, hidden), dlogits, head, 1.0, Write::Replace);
+            set_product(dnormed, dlogits, head);
             let values = (first - range.start) * hidden..(first - range.start + rows) * hidden;
             rms_norm_backward(dnormed, x, norm, r, &mut dx[values], &mut dnorm);
         }

@@ -141,6 +141,16 @@ pub(crate) fn multiply(
     }
 }
 
+/// Computes `out = a b`, as [`multiply`] does. The rows of `out` are contiguous.
+pub(crate) fn set_product(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>) {
+    multiply(&mut MatrixMut::new(out, b.columns), a, b, 1.0, Write::Replace);
+}
+
+/// Computes `out += a b`, as [`multiply`] does. The rows of `out` are contiguous.
+pub(crate) fn add_product(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>) {
+    multiply(&mut MatrixMut::new(out, b.columns), a, b, 1.0, Write::Add);
+}
+
 /// Transposes a matrix of rows of `columns` values.
 ///
 /// A product with weights in their stored layout, `[outputs, inputs]`, would repack them for every

@@ -2,7 +2,7 @@
 
 use super::attention_block::row_slice;
 use super::elementwise::{rms_norm, swiglu, swiglu_backward};
-use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
+use super::matrix::{Matrix, add_product, set_product, transpose};
 use super::projection::Projected;
 use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
@@ -85,20 +85,16 @@ impl Operation for MlpBlock {
                 let normed = &mut normed[..result.len()];
                 let activations = &mut activations[..r.len() * intermediate];
                 rms_norm(result, norm, epsilon, normed, r);
-                multiply(
-                    &mut MatrixMut::new(gate_up, 2 * intermediate),
+                set_product(
+                    gate_up,
                     Matrix::new(normed, hidden),
                     Matrix::new(&input_weights, 2 * intermediate),
-                    1.0,
-                    Write::Replace,
                 );
                 swiglu(gate_up, intermediate, activations);
-                multiply(
-                    &mut MatrixMut::new(result, hidden),
+                add_product(
+                    result,
                     Matrix::new(activations, intermediate),
                     Matrix::new(&output_weights, hidden),
-                    1.0,
-                    Write::Add,
                 );
             }
         });
@@ -139,21 +135,13 @@ impl Operation for MlpBlock {
                 let dresult = Matrix::new(row_slice(dresult, first, rows, hidden), hidden);
                 let activations = &mut activations[..rows * intermediate];
                 swiglu(gate_up, intermediate, activations);
-                multiply(
-                    &mut MatrixMut::new(doutput_weights, intermediate),
+                add_product(
+                    doutput_weights,
                     dresult.transposed(),
                     Matrix::new(activations, intermediate),
-                    1.0,
-                    Write::Add,
                 );
                 let dactivations = &mut dactivations[..rows * intermediate];
-                multiply(
-                    &mut MatrixMut::new(dactivations, intermediate),
-                    dresult,
-                    Matrix::new(output_weights, intermediate),
-                    1.0,
-                    Write::Replace,
-                );
+                set_product(dactivations, dresult, Matrix::new(output_weights, intermediate));
                 swiglu_backward(gate_up, intermediate, dactivations);
                 Projected { x, hidden, norm, r, weights: input_weights }.backward(
                     Matrix::new(gate_up, 2 * intermediate),

@@ -2,7 +2,7 @@
 //! not normalised.
 
 use super::elementwise::{add, rms_norm, rms_norm_backward, rms_norm_recompute};
-use super::matrix::{Matrix, MatrixMut, Write, multiply};
+use super::matrix::{Matrix, add_product, set_product};
 
 /// Normalises rows, `[rows, hidden]`, into `out` and writes each row's reciprocal root mean square,
 /// which the backward pass needs, to `r`. If `norm` is empty, copies the rows.
@@ -43,20 +43,8 @@ impl Projected<'_> {
         } else {
             rms_norm_recompute(self.x, self.norm, self.r, normed);
         }
-        multiply(
-            &mut MatrixMut::new(dweights, hidden),
-            gradient.transposed(),
-            Matrix::new(normed, hidden),
-            1.0,
-            Write::Add,
-        );
-        multiply(
-            &mut MatrixMut::new(dnormed, hidden),
-            gradient,
-            Matrix::new(self.weights, hidden),
-            1.0,
-            Write::Replace,
-        );
+        add_product(dweights, gradient.transposed(), Matrix::new(normed, hidden));
+        set_product(dnormed, gradient, Matrix::new(self.weights, hidden));
         if self.norm.is_empty() {
             add(dx, dnormed);
         } else {

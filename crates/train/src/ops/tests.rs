@@ -1,7 +1,5 @@
 //! Compares each operation with its reference, forward and backward, and with finite differences.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use super::attention::Rope;
 use super::attention_block::AttentionBlock;
 use super::block_head_loss::{BlockHeadLoss, BlockLabels};

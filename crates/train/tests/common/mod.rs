@@ -1,6 +1,4 @@
 //! Shared helpers of the tests: books of random words, and a tokenizer for them.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::path::{Path, PathBuf};
 
 use forerun_train::data::Progress;

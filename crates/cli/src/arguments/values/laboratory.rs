@@ -28,33 +28,6 @@ pub(crate) fn nonzero_count(most: u64) -> impl TypedValueParser<Value = NonZero<
     count(1..=most).try_map(|count| NonZero::new(count).ok_or("it must be at least 1"))
 }
 
-const PAPER_TABLES: [Name; 21] = [
-    ("pearl-1", "PEARL, table 1: speed"),
-    ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
-    ("pearl-4", "PEARL, table 4: ablations"),
-    ("pearl-5", "PEARL, table 5: speed by γ"),
-    ("pearl-6", "PEARL, table 6: speed by γ and task"),
-    ("pearl-8", "PEARL, table 8: shared devices, MT-bench"),
-    ("pearl-14", "PEARL, table 14: speculative decoding by γ"),
-    ("pearl-16", "PEARL, table 16: sending the drafter's cache between devices"),
-    ("pearl-17", "PEARL, table 17: shared devices, four benchmarks"),
-    ("pearl-18", "PEARL, table 18: shared devices, MGSM"),
-    ("dsi-2", "DSI, table 2: speed for ten pairs"),
-    ("dsi-3.1", "DSI, section 3.1: several target replicas against one faster target"),
-    ("dsi-e", "DSI, appendix E: latency of speculative decoding"),
-    ("easyspec-1", "EasySpec, table 1: tensor parallelism"),
-    ("easyspec-2", "EasySpec, table 2: from plain decoding to EasySpec"),
-    ("ssd", "SSD: speeds of its authors' runs"),
-    ("ssd-pairs", "SSD with the papers' times, against speculative decoding and PEARL"),
-    (
-        "pearl-features",
-        "PEARL with drafters that read the target's features, against speculative decoding",
-    ),
-    ("hosts", "A 70B target with an 8B drafter on 2 to 16 hosts"),
-    ("cores", "A target with a drafter of a quarter of its size on 2 to 64 cores"),
-    ("gpus", "An 8B target with a 1.2B drafter on one to eight GPUs"),
-];
-
 const STORED_TYPES: [Name; 3] = [F32, BF16, F16];
 
 pub(crate) fn simulated_method() -> NamedValue<SimulatedMethod> {
@@ -73,11 +46,7 @@ pub(crate) fn stored_type() -> NamedValue<Dtype> {
 }
 
 pub(crate) fn paper_table() -> NamedValue<PaperTable> {
-    let parse = |text: &str| {
-        let found = PaperTable::NAMES.iter().find(|(_, name)| *name == text);
-        found.map(|(table, _)| *table).ok_or_else(|| not_one_of(text, &PAPER_TABLES))
-    };
-    NamedValue { parse, names: PAPER_TABLES.to_vec() }
+    NamedValue { parse, names: PaperTable::ALL.map(|table| (table.name, table.help)).to_vec() }
 }
 
 #[cfg(test)]
@@ -90,6 +59,5 @@ mod tests {
         assert_all_names_are_described(&simulated_method());
         assert_all_names_are_described(&stored_type());
         assert_all_names_are_described(&paper_table());
-        assert_eq!(PAPER_TABLES.map(|(name, _)| name), PaperTable::NAMES.map(|(_, name)| name));
     }
 }

@@ -1,7 +1,5 @@
 //! Random checkpoints, and functions that change them.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use forerun::checkpoint::Config;
 use forerun_formats::checkpoint::random::{example_config, write_random_pair};
 use serde_json::Value;

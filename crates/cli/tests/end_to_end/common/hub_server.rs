@@ -1,8 +1,6 @@
 //! A local hub: it serves directories in the way of the real one, records the requests, and fails
 //! on demand.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use super::Run;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};

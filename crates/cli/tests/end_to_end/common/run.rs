@@ -1,7 +1,5 @@
 //! A run of the binary.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use super::Models;
 use forerun::placement::available_cores;
 use serde_json::Value;
@@ -51,6 +49,11 @@ impl Run {
         Self { command, input: None, reader: Reader::Eager }
     }
 
+    /// Creates a run of `forerun` with arguments that are separated by spaces.
+    pub(crate) fn of(line: &str) -> Self {
+        Self::forerun().words(line)
+    }
+
     /// Returns a run that interrupts end even if the process that runs this test ignores them, as
     /// background jobs of a shell do.
     #[cfg(all(feature = "hub", target_os = "linux"))]
@@ -89,7 +92,7 @@ impl Run {
 
     /// Creates a run of `forerun generate` with the target of `models`.
     pub(crate) fn generate(models: &Models) -> Self {
-        Self::forerun().with(&["generate"]).with_path("--model", &models.target())
+        Self::forerun().words("generate").with_path("--model", &models.target())
     }
 
     /// Creates a run of `forerun generate` with both models, on one core.
@@ -113,6 +116,16 @@ impl Run {
     pub(crate) fn with<A: AsRef<OsStr>>(mut self, arguments: &[A]) -> Self {
         self.command.args(arguments);
         self
+    }
+
+    /// Adds arguments that are separated by spaces.
+    pub(crate) fn words(self, line: &str) -> Self {
+        self.with(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Adds both models of a pair.
+    pub(crate) fn with_models(self, models: &Models) -> Self {
+        self.with_path("--model", &models.target()).with_path("--draft-model", &models.drafter())
     }
 
     /// Adds an option with a path.

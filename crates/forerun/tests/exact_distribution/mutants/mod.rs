@@ -141,7 +141,6 @@ pub(crate) fn without_mistake(models: &SharedModels, shape: DraftShape) -> Setup
     drafts::unchanged(models, shape)
 }
 
-/// Returns all mutants.
 pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
     let topics = [
         keys::mutants,

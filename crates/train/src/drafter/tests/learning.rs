@@ -4,9 +4,7 @@ use super::*;
 use crate::drafter::acceptance::{Acceptance, draft_rows, head_inputs};
 use crate::drafter::objective::Objective;
 use crate::drafter::weights::{CONFIDENCE, CONFIDENCE_BIAS};
-use crate::drafter::{
-    BlockOptions, DrafterLearner, HeadOptions, PositionAcceptance, mean_accepted_tokens,
-};
+use crate::drafter::{DrafterLearner, PositionAcceptance, mean_accepted_tokens};
 use crate::learner::Learner;
 use crate::{LearningRateSchedule, Optimizer, OptimizerOptions, TrainOptions};
 use forerun_core::testing::is_complete;
@@ -45,17 +43,19 @@ fn gradients_agree_with_finite_differences() {
         let vocabulary = reduced.then(|| (0..259).step_by(2).collect());
         let drafter = drafter(kind, &target).with_vocabulary(vocabulary, &target).unwrap();
         let text = text(&target, 2, 9);
-        let mut options = DrafterOptions::of(kind, MASKS);
-        // The label of the confidence is a constant in the gradient, but not in differences.
-        options.heads = options.heads.map(|heads| HeadOptions { confidence_weight: 1e-6, ..heads });
+        let options = DrafterOptions::of(kind, MASKS);
         let anchors = (0..drafter.token_rows(9)).step_by(2).collect();
         let groups = Arc::new(drafter.groups(9, options.masks(), anchors));
         // DSpark needs those of all tokens.
-        let head = if options.heads.is_some() { target.head() } else { drafter.head(&target) };
+        let head =
+            if options.markov_rank.is_some() { target.head() } else { drafter.head(&target) };
         let distributions = Arc::new(head.distributions(&text.features));
         let loss = |train| {
             let pair = pair(&drafter, &target, &options);
-            let objective = Objective { pair, distillation_share: 0.3, weight: 1.0, train };
+            // The label of the confidence is a constant in the gradient, but not in differences.
+            let (distillation_share, confidence_weight) = (0.3, 1e-6);
+            let objective =
+                Objective { pair, distillation_share, confidence_weight, weight: 1.0, train };
             objective.loss(&text, &groups, None, Some(&distributions)).unwrap()
         };
         let gradients = loss(true).backward().unwrap();
@@ -109,7 +109,9 @@ fn losses_match_the_papers_equations() {
         let anchors: Vec<usize> = (0..tokens).collect();
         let groups = Arc::new(drafter.groups(CONTEXT, masks, anchors));
         let pair = pair(&drafter, &target, &options);
-        let objective = Objective { pair, distillation_share: 0.0, weight: 0.5, train: false };
+        let (distillation_share, confidence_weight) = (0.0, 1.0);
+        let objective =
+            Objective { pair, distillation_share, confidence_weight, weight: 0.5, train: false };
         let found = objective.loss(&text, &groups, None, None).unwrap();
         let found = f64::from(found.to_scalar::<f32>().unwrap());
 
@@ -187,19 +189,18 @@ fn dsparks_loss_matches_its_equation() {
         let vocabulary = reduced.then(|| (0..259).step_by(2).collect());
         let drafter = drafter(kind, &target).with_vocabulary(vocabulary, &target).unwrap();
         let text = text(&target, 2, CONTEXT);
-        let heads = HeadOptions { markov_rank: 64, confidence_weight: 0.6 };
-        let defaults = DrafterOptions::of(kind, MASKS);
-        let options = DrafterOptions { decay: 0.7, heads: Some(heads), ..defaults };
+        let options = DrafterOptions { decay: 0.7, ..DrafterOptions::of(kind, MASKS) };
         let groups = drafter.groups(CONTEXT, options.masks(), (0..CONTEXT).collect());
         let distributions = Arc::new(target.head().distributions(&text.features));
         let pair = pair(&drafter, &target, &options);
-        let objective = Objective { pair, distillation_share: 0.3, weight: 0.5, train: false };
+        let (distillation_share, confidence_weight) = (0.3, 0.6);
+        let objective =
+            Objective { pair, distillation_share, confidence_weight, weight: 0.5, train: false };
         let found = objective.loss(&text, &Arc::new(groups), None, Some(&distributions)).unwrap();
         let found = f64::from(found.to_scalar::<f32>().unwrap());
 
         let values = |name| {
-            let tensor = drafter.weights.require(name).unwrap().flatten_all().unwrap();
-            tensor.to_vec1::<f32>().unwrap()
+            drafter.weights.require(name).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
         };
         let mut expected = 0.0;
         for anchor in 0..CONTEXT {
@@ -305,12 +306,19 @@ fn a_block_drafter_keeps_its_mask_and_the_layers_that_it_reads() {
     let written = folder.path().join("drafter");
     drafter(kind, &target).export(&target, &written, Dtype::F32).unwrap();
     let options = DrafterOptions::of(kind, MASKS);
-    for (layers, mask) in [(1, None), (2, Some(7))] {
-        let block = BlockOptions { layers, mask };
-        let options = DrafterOptions { block: Some(block), ..options };
+    let assert_refused = |options| {
         let error = DrafterLearner::continued(&target, options, None, &written).err().unwrap();
         assert!(error.to_string().contains("both must be the same"), "{error}");
-    }
+    };
+    assert_refused(DrafterOptions { layers: Some(1), ..options });
+    let file = written.join("config.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(config["dflash_config"]["mask_token_id"], target.mask_token());
+    config["dflash_config"]["mask_token_id"] = 7.into();
+    std::fs::write(&file, config.to_string()).unwrap();
+    assert_refused(options);
+    std::fs::write(&file, text).unwrap();
     let target = target.with_feature_layers(&[2]).unwrap();
     let error = DrafterLearner::continued(&target, options, None, &written).err().unwrap();
     let error = error.to_string();

@@ -1,8 +1,6 @@
 //! Compares the training of each kind of drafter with a slow reference of its inference and with
 //! finite differences, and overfits each on a short text.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 mod inference;
 mod learning;
 
