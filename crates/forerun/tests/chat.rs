@@ -1,6 +1,8 @@
 //! Conversations: caches are reused between turns, the text is the target's, and the oldest turns
 //! are left out when the context is full.
 
+use forerun::placement::available_cores;
+use forerun::trace::SpanKind;
 use forerun::{
     Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Finish, Forerun, Lookup,
     Message, Method, MethodError, Options, Plan, RandomPair, Reply, Request, TokenId,

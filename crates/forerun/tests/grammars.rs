@@ -1,6 +1,7 @@
 //! Answers with a grammar, from a tiny random model: they are valid, end as they should, and what
 //! cannot be obeyed is an error. `FORERUN_CASE_SEED` selects other random texts.
 
+use forerun::text::{GrammarError, GrammarKind};
 use forerun::{
     AnswerEvent, Finish, Forerun, ForerunError, Grammar, Method, Options, Plan, RandomPair,
     Request, SamplingOptions, VerificationChoice,

@@ -6,7 +6,6 @@ use forerun::cpu::{Isa, Weights};
 use forerun::{Loader, ModelSource, WeightType, WeightTypes};
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
-use forerun_laboratory::{QualityBench, QualityOptions};
 use forerun_reference::ReferenceModel;
 use std::path::PathBuf;
 use tempfile::TempDir;

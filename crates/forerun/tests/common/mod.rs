@@ -3,6 +3,7 @@
 use forerun::checkpoint::{Checkpoint, Config, Family, Mix, RopeScaling, export_gguf};
 use forerun::text::Tokenizer;
 use forerun::{CacheType, Loader, RandomPair};
+pub(crate) use forerun_core::testing::{data_folder, report};
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_checkpoint_with_mtp,
     write_random_pair,
