@@ -33,12 +33,9 @@ pub struct QualityOptions {
 /// Why the quality cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
-    /// A model or its tokenizer cannot be opened.
+    /// A model, its tokenizer or its weights cannot be loaded.
     #[error(transparent)]
     Open(Box<ForerunError>),
-    /// Weights cannot be loaded.
-    #[error(transparent)]
-    Load(#[from] LoadError),
     /// The text is empty.
     #[error("the text is empty: give some text to predict")]
     EmptyText,
@@ -77,6 +74,12 @@ pub enum QualityError {
     /// A forward pass failed.
     #[error(transparent)]
     Model(#[from] ModelError),
+}
+
+impl From<LoadError> for QualityError {
+    fn from(error: LoadError) -> Self {
+        ForerunError::from(error).into()
+    }
 }
 
 impl From<ForerunError> for QualityError {

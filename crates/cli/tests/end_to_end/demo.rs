@@ -4,7 +4,7 @@ use crate::common::{Models, Run};
 
 fn demo(models: &Models, max_tokens: &str) -> Run {
     let run = Run::forerun().with(&["demo", "--max-tokens", max_tokens, "--seconds", "1"]);
-    run.with_models(&models)
+    run.with_models(models)
 }
 
 #[test]
