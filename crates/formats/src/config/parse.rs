@@ -209,7 +209,9 @@ mod tests {
 
     /// Parses a configuration with both changes.
     fn config_with(mut base: Value, changes: Value) -> Result<Config, LoadError> {
-        base.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        if let (Value::Object(base), Value::Object(changes)) = (&mut base, changes) {
+            base.extend(changes);
+        }
         config(base)
     }
 
