@@ -63,6 +63,11 @@ impl Choice {
         })
     }
 
+    /// Returns the name of the pass times, if devices are paced.
+    pub(crate) fn pace(&self) -> Option<&str> {
+        Some(&self.placement.as_ref()?.pace()?.name)
+    }
+
     /// Returns the cores of the placement, or the default ones if there is no placement.
     pub(crate) fn cores(&self) -> BTreeSet<usize> {
         match &self.placement {
@@ -74,11 +79,14 @@ impl Choice {
 
 /// Gives all cores of a placement to the target, as one team of threads. A placement of a target
 /// alone is kept, unless it has replicas that the method cannot use. A target on a GPU or on ranks
-/// stays there.
+/// stays there, and a paced one on its device.
 pub(crate) fn all_to_the_target(placement: &Placement, method: Method) -> Placement {
     let is_target_only = placement.drafter(0).is_none();
     if is_target_only && (placement.replicas() == 1 || method.has_replicas()) {
         return placement.clone();
+    }
+    if placement.pace().is_some() {
+        return placement.of_first_target();
     }
     if let Some(target) = placement.target(0)
         && target.as_slice().iter().any(|group| group.gpu().is_some() || group.rank().is_some())

@@ -40,15 +40,15 @@ pub struct Configuration {
     /// The sampling temperature.
     pub temperature: f32,
     /// The index of the baseline in the list of configurations. The baseline is autoregressive
-    /// decoding with the same weight type and temperature, because another weight type is another
-    /// model.
+    /// decoding with the same weight type, temperature and pass times, because another weight type is
+    /// another model.
     pub baseline: usize,
     /// The point in EasySpec's figure 4, for layer-parallel drafters.
     pub point: Option<LayerPoint>,
 }
 
 /// Returns every combination of every sweep once, after the autoregressive decoding of its weight
-/// type and temperature.
+/// type, temperature and pass times.
 ///
 /// If a configuration has no draft model, the target gets all cores of the placement.
 ///
@@ -80,7 +80,7 @@ pub fn configurations(
     let mut baselines = Vec::new();
     let mut known = BTreeSet::new();
     for choice in &choices {
-        let model = (choice.weight_type, choice.temperature);
+        let model = (choice.weight_type, choice.temperature, choice.pace());
         let found = baselines.iter().find(|(known, _)| *known == model).map(|&(_, index)| index);
         let baseline = match found {
             Some(index) => index,
@@ -103,7 +103,9 @@ pub fn configurations(
             continue;
         }
         let plain = &configurations[baseline];
-        if configuration.cores != plain.cores && !unequal_cores {
+        // The speed of paced devices does not depend on their cores.
+        let is_unequal = configuration.cores != plain.cores && choice.pace().is_none();
+        if is_unequal && !unequal_cores {
             return Err(BenchError::UnequalCores {
                 name: configuration.name,
                 cores: configuration.cores,
@@ -376,7 +378,7 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
         flags += &format!(" --dtype {weight_type}");
     }
     // A default placement is not pinned, as a given one would be.
-    if plan.is_pinned() {
+    if plan.is_pinned() || plan.placement().pace().is_some() {
         flags += &format!(" --placement {}", plan.placement());
     }
     flags + &format!(" --temperature {}", choice.temperature)

@@ -39,7 +39,7 @@ impl<'a> Labels<'a> {
     }
 
     /// Returns the label of a choice. Draft models, placements, weight types and temperatures are
-    /// included only if there are several.
+    /// included only if there are several, and pass times always.
     pub(crate) fn label(&self, choice: &Choice) -> String {
         let all = self.all;
         let mut name = choice.method.to_string();
@@ -50,6 +50,9 @@ impl<'a> Labels<'a> {
             && let Some(placement) = choice.devices()
         {
             name += &format!(", {}", on_cores(&placement));
+        }
+        if let Some(pace) = choice.pace() {
+            name += &format!(", paced as {pace}");
         }
         if all.iter().any(|other| other.weight_type != choice.weight_type) {
             name += &format!(", {}", choice.weight_type.map_or("auto".into(), |t| t.to_string()));
@@ -148,7 +151,8 @@ fn on_cores(placement: &Placement) -> String {
         (0..).map_while(|at| placement.target(at)).map(ToString::to_string).collect();
     let [drafters, targets] =
         [drafters, targets].map(|groups| groups.join(";").replace("cpu:", "").replace('/', ">"));
-    match drafters.is_empty() || drafters == targets {
+    let is_common = drafters == targets && placement.pace().is_none();
+    match drafters.is_empty() || is_common {
         true => format!("on {targets}"),
         false => format!("on {drafters}/{targets}"),
     }

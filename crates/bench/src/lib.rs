@@ -29,6 +29,7 @@ mod label;
 pub mod layer_point;
 pub mod load;
 pub mod metrics;
+pub mod pacing;
 pub mod participant;
 pub mod peer_comparison;
 pub mod peers;

@@ -502,6 +502,7 @@ mod tests {
             committed: 10,
             committing_forwards: 4,
             target_forwards: 5,
+            overruns: 0,
             drafter_forwards: 13,
             draft_tokens: 13,
             tested: vec![4, 3, 2],

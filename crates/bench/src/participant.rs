@@ -27,6 +27,8 @@ pub struct Participant {
     pub drafter: DrafterKind,
     /// The point in EasySpec's figure 4, for layer-parallel drafters.
     pub point: Option<LayerPoint>,
+    /// The name of the pass times, if its devices are paced.
+    pub paced: Option<String>,
     /// The task of a peer. `None` for our configurations, which have the same index as in the list
     /// of configurations.
     pub peer: Option<PeerTask>,
@@ -40,8 +42,9 @@ impl Participant {
             configuration;
         let (name, flags, drafter) = (name.clone(), flags.clone(), plan.drafter());
         let (cores, baseline, temperature) = (*cores, *baseline, *temperature);
-        let point = point.clone();
-        Self { name, flags, cores, temperature, baseline, drafter, point, peer: None }
+        let (point, pace) = (point.clone(), plan.placement().pace());
+        let paced = pace.map(|pace| pace.name.clone());
+        Self { name, flags, cores, temperature, baseline, drafter, point, paced, peer: None }
     }
 
     /// Returns whether this is a peer.
@@ -66,14 +69,16 @@ pub fn participants(
         let invalid = |reason: String| BenchError::Peer { name: spec.name.clone(), reason };
         // Peers decode greedily.
         let is_baseline = |configuration: &Configuration| {
-            configuration.plan.weight_type() == spec.weight_type && configuration.temperature == 0.0
+            configuration.plan.weight_type() == spec.weight_type
+                && configuration.temperature == 0.0
+                && configuration.plan.placement().pace().is_none()
         };
         let baseline = configurations.iter().position(is_baseline).ok_or_else(|| {
             let weights =
                 spec.weight_type.map_or("auto".into(), |weights: WeightTypes| weights.to_string());
             invalid(format!(
-                "no configuration of forerun has its dtype, {weights}, at temperature 0: add this dtype \
-                 to a sweep"
+                "no configuration of forerun without paced devices has its dtype, {weights}, at temperature \
+                 0: add this dtype to a sweep"
             ))
         })?;
         for &drafter in &spec.drafters {
@@ -97,7 +102,7 @@ pub fn participants(
                 let command: Vec<String> = spec.command.iter().map(|part| quoted(part)).collect();
                 let (flags, cores) = (command.join(" "), configurations[baseline].cores);
                 let peer = Some(PeerTask { peer, drafter, draft_tokens });
-                let (temperature, point) = (0.0, None);
+                let (temperature, point, paced) = (0.0, None, None);
                 all.push(Participant {
                     name,
                     flags,
@@ -106,6 +111,7 @@ pub fn participants(
                     baseline,
                     drafter,
                     point,
+                    paced,
                     peer,
                 });
             }

@@ -213,6 +213,7 @@ mod tests {
             baseline: 0,
             drafter,
             point: None,
+            paced: None,
             peer: peer.then_some(PeerTask { peer: 0, drafter, draft_tokens: 4 }),
         }
     }

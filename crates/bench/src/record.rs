@@ -63,6 +63,9 @@ pub struct Counts {
     pub target_forwards: u64,
     /// The number of all drafter passes.
     pub drafter_forwards: u64,
+    /// The number of passes on paced devices that took longer than their time.
+    #[serde(default)]
+    pub overruns: u64,
     /// The number of draft tokens, tested or not.
     pub draft_tokens: u64,
     /// For each depth, the number of rounds in which the draft token at this depth was tested.
@@ -83,6 +86,7 @@ impl Counts {
             committing_forwards: statistics.target_forwards,
             target_forwards: forwards(SpanKind::Score),
             drafter_forwards: forwards(SpanKind::Draft),
+            overruns: answer.trace.spans.iter().map(|span| span.overruns as u64).sum(),
             draft_tokens: statistics.draft_tokens,
             tested: statistics.tested.clone(),
             accepted: statistics.accepted.clone(),

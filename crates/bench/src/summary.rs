@@ -67,8 +67,42 @@ pub struct ConfigurationSummary {
     pub prediction: Option<PredictedSpeed>,
     /// The results by category; [`OVERALL`] is for all categories together.
     pub cells: BTreeMap<String, Cell>,
+    /// The passes of paced devices. `None`: passes took the time of this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paced: Option<PacedSummary>,
     /// The beginning of the trace of its first answer.
     pub sample: Option<Trace>,
+}
+
+/// How the passes of paced devices kept to their times.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PacedSummary {
+    /// The name of the pass times.
+    pub name: String,
+    /// The number of passes in all answers.
+    pub passes: u64,
+    /// The number of these that took more than 5 % longer than their time.
+    pub overruns: u64,
+}
+
+/// The largest share of overruns in a result that may be used as evidence.
+const MOST_OVERRUNS: f64 = 0.01;
+
+impl PacedSummary {
+    fn of<'a>(name: String, answers: impl Iterator<Item = &'a AnswerRecord>) -> Self {
+        let counts = answers.flat_map(|answer| &answer.turns).map(|turn| &turn.counts);
+        counts.fold(Self { name, ..Self::default() }, |sum, counts| Self {
+            passes: sum.passes + counts.target_forwards + counts.drafter_forwards,
+            overruns: sum.overruns + counts.overruns,
+            ..sum
+        })
+    }
+
+    /// Returns the share of passes that overran.
+    #[must_use]
+    pub fn overrun_share(&self) -> f64 {
+        self.overruns as f64 / self.passes.max(1) as f64
+    }
 }
 
 /// The result of a configuration on a category.
@@ -158,8 +192,9 @@ impl Summary {
                 let measured = overall.get(Metric::PerTokenMs)?;
                 Some(PredictedSpeed::new(predicted, measured.mean))
             });
+            let own = || answers.iter().filter(|answer| answer.configuration == participant.name);
+            let paced = participant.paced.clone().map(|name| PacedSummary::of(name, own()));
             let cells = named.chain([(OVERALL.to_owned(), overall)]).collect();
-            let traces = answers.iter().filter(|answer| answer.configuration == participant.name);
             ConfigurationSummary {
                 name: participant.name.clone(),
                 flags: participant.flags.clone(),
@@ -168,7 +203,8 @@ impl Summary {
                 point: participant.point.clone(),
                 prediction,
                 cells,
-                sample: traces.flat_map(|answer| &answer.turns).find_map(|turn| turn.trace.clone()),
+                paced,
+                sample: own().flat_map(|answer| &answer.turns).find_map(|turn| turn.trace.clone()),
             }
         };
         Self {
@@ -182,6 +218,27 @@ impl Summary {
             same_text: run.text_agreement.to_vec(),
             categories,
         }
+    }
+}
+
+impl Summary {
+    /// Returns why the result must not be used as evidence: more than 1 % of the passes of a
+    /// configuration overran the times of its paced devices.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        let share = |entry: &ConfigurationSummary| {
+            entry.paced.as_ref().map_or(0.0, PacedSummary::overrun_share)
+        };
+        let worst = self.configurations.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        let PacedSummary { passes, overruns, .. } =
+            worst.paced.as_ref().filter(|paced| paced.overrun_share() > MOST_OVERRUNS)?;
+        Some(format!(
+            "this run is no evidence: {overruns} of {passes} passes of {:?} overran the times of their \
+             paced devices, and at most {} % may; stop other programs, or choose smaller models, fewer \
+             replicas or slower devices",
+            worst.name,
+            MOST_OVERRUNS * 100.0
+        ))
     }
 }
 
@@ -220,7 +277,8 @@ impl Cell {
 mod tests {
     use super::*;
     use crate::testing::{answer, prompt, turn};
-    use crate::{Models, Sweep, configurations, participants};
+    use crate::{Models, Sweep, configurations, pacing, participants};
+    use forerun::Method;
 
     #[test]
     fn cells_pool_the_prompts_of_a_category_in_each_repeat() {
@@ -280,5 +338,49 @@ mod tests {
         let names: [Vec<_>; 2] =
             [&read.configurations, &summary.configurations].map(|of| names(of));
         assert_eq!(names[0], names[1]);
+    }
+    #[test]
+    fn a_run_on_paced_devices_says_so_and_is_refused_if_passes_overran() {
+        let core = forerun::placement::available_cores()[0];
+        let text = format!(
+            "drafter=cpu:{core},target=cpu:{core},target=cpu:{core},paced=llama-2-7b-70b-a100"
+        );
+        let models = Models { target: "t".into(), drafter: Some("d".into()), embedded: false };
+        let placements = vec![pacing::placement(&text).unwrap()];
+        let sweep = Sweep { methods: vec![Method::Dsi], placements, ..Sweep::default() };
+        let configurations = configurations(&models, &[sweep], false).unwrap();
+        let names = ["autoregressive", "dsi, model, auto"];
+        let names = names.map(|name| format!("{name}, paced as llama-2-7b-70b-a100"));
+        assert!(configurations.iter().map(|it| &it.name).eq(&names));
+        let plain = format!("--placement target=cpu:{core},paced=llama-2-7b-70b-a100 ");
+        assert!(configurations[0].flags.contains(&plain), "{}", configurations[0].flags);
+        assert!(configurations[1].flags.contains(&text), "{}", configurations[1].flags);
+        let participants = participants(&configurations, &[]).unwrap();
+        let (prompts, setting) = ([prompt("p", "c")], BTreeMap::new());
+        let described = RunDescription {
+            participants: &participants,
+            prompts: &prompts,
+            left_out: &[],
+            repeats: 1,
+            compared: true,
+            setting: &setting,
+            text_agreement: &[],
+            predictions: &[],
+        };
+        for (overruns, is_refused) in [(0, false), (1, false), (2, true)] {
+            let answers = names.each_ref().map(|name| {
+                let mut turn = turn(&[(10, 1), (20, 1)]);
+                turn.counts.target_forwards = 60;
+                turn.counts.drafter_forwards = 40;
+                turn.counts.overruns = if name.starts_with("dsi") { overruns } else { 0 };
+                answer(name, "p", 0, turn)
+            });
+            let summary = Summary::of(&described, &answers, &[]);
+            let refusal = summary.refusal();
+            let report = crate::report::markdown(&summary);
+            assert!(report.contains(&format!("70b-a100. {overruns} of 200 passes overran")));
+            assert_eq!(refusal.is_some(), is_refused);
+            assert_eq!(report.contains("this run is no evidence: 2 of 100 passes"), is_refused);
+        }
     }
 }

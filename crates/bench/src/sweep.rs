@@ -1,6 +1,6 @@
 //! Sweeps: the options to compare, each with one value or several.
 
-use crate::{BenchError, PeerSpec};
+use crate::{BenchError, PeerSpec, pacing};
 use forerun::checkpoint::UnknownWeightType;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
@@ -245,7 +245,13 @@ impl RawSweep {
             draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
             trees: self.tree.parsed("tree")?,
             pearl: self.pearl.parsed("pearl")?,
-            placements: self.placement.parsed("placement")?,
+            placements: {
+                let texts = self.placement.texts();
+                let parse = |text: &String| {
+                    pacing::placement(text).map_err(|error| format!("placement: {error}"))
+                };
+                texts.iter().map(parse).collect::<Result<_, _>>()?
+            },
             weight_types: {
                 self.dtype.texts().iter().map(|text| weight_type(text)).collect::<Result<_, _>>()?
             },

@@ -132,7 +132,10 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     report::write(&arguments.out, &summary)?;
     writeln!(std::io::stdout(), "{}", report::terminal_summary(&summary))?;
     note(format_args!("wrote {}", arguments.out.join("report.html").display()));
-    Ok(ExitCode::SUCCESS)
+    match summary.refusal() {
+        Some(refusal) => Err(anyhow::anyhow!(refusal)),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Returns the predicted speeds. A note says why a configuration has none.
@@ -411,7 +414,8 @@ fn identity(
         let drafter = drafter + &also.collect::<String>();
         let (temperature, placement) = (configuration.temperature, plan.placement());
         let name = &configuration.name;
-        format!("{name}: {parts:?} {drafter}{lookup}{easyspec}{placement} at {temperature}")
+        let pace = placement.pace().map_or(String::new(), |pace| format!(" {pace:?}"));
+        format!("{name}: {parts:?} {drafter}{lookup}{easyspec}{placement}{pace} at {temperature}")
     };
     let peers = participants.iter().filter(|participant| participant.is_peer());
     let peer = |peer: &Participant| format!("{}: {:?} {}", peer.name, peer.peer, peer.flags);

@@ -608,6 +608,7 @@ pub(crate) fn json_report(plan: &Plan, answer: &Answer, finish_reason: &str) -> 
             plan.additional_drafters().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "lookup": plan.lookup().to_string(),
         "placement": plan.placement().to_string(),
+        "paced": answer.paced,
         "usage": {
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.tokens.len(),

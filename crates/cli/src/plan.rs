@@ -8,7 +8,7 @@ use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, about};
 use crate::{certify, note, text_file};
 use anyhow::{Context, anyhow, bail};
-use forerun::{Canceller, DraftTokens, Tree};
+use forerun::{Canceller, DraftTokens, Placement, Tree};
 use forerun_bench::planning::{
     CheckOptions, Checked, Laboratory, MeasurementOptions, MeasuringProgress, PlanningError,
     check_drafts, median_error, median_noise, plan_file, plan_options, settings,
@@ -213,6 +213,8 @@ fn laboratory(
         }
     };
     let provenance = Provenance::now(std::env::args());
+    let pace = arguments.engine.placement.as_ref().and_then(Placement::pace);
+    let paced = pace.map_or(String::new(), |pace| format!(", paced as {}", pace.name));
     let measurement = MeasurementOptions {
         prompts,
         answer_tokens: arguments.max_tokens,
@@ -223,7 +225,7 @@ fn laboratory(
             rounds: arguments.check_rounds,
         }),
         hardware: format!(
-            "{} cores of {}, {}",
+            "{} cores of {}, {}{paced}",
             provenance.cores, provenance.processor, provenance.instruction_set
         ),
     };

@@ -66,12 +66,14 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         again.swap(true, Ordering::Relaxed)
     })?;
     let (address, name) = (server.address(), served_name(&arguments));
+    let pace = forerun.plan().placement().pace();
+    let paced = pace.map_or(String::new(), |pace| format!(", paced as {}", pace.name));
     let until_stopped = move || {
         // For programs that start a server: it answers now, and with port 0 the line says which one
         // was chosen.
         let mut out = std::io::stdout();
         writeln!(out, "listening on http://{address}").and_then(|()| out.flush()).ok();
-        note(format_args!("serving {name}, up to {} answers at a time", arguments.parallel));
+        note(format_args!("serving {name}{paced}, up to {} answers at a time", arguments.parallel));
         stopped.recv().ok();
     };
     server.run(forerun, template, until_stopped)?;

@@ -190,6 +190,7 @@ mod tests {
             end_ns,
             forwards_ns: vec![[start_ns, end_ns - 50]],
             computed_tokens: 0,
+            overruns: 0,
             device_uses: Vec::new(),
             accepted,
             outcome,

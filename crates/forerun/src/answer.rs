@@ -3,7 +3,9 @@
 use forerun_core::trace::{Span, SpanKind, Trace};
 use forerun_core::{TokenId, TokenLogprob, Verification};
 use forerun_decode::{Finish, Statistics, VerificationRecord};
+use forerun_runtime::Pace;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// A finished answer, with its statistics and trace.
 ///
@@ -64,6 +66,34 @@ pub struct Answer {
     pub statistics: Statistics,
     /// The timeline of all device groups while this answer was generated.
     pub trace: Trace,
+    /// The passes of paced devices. `None`: passes took the time of this machine.
+    pub paced: Option<PacedPasses>,
+}
+
+/// How the passes of paced devices kept to their times while an answer was generated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PacedPasses {
+    /// The name of the pass times, as the placement gives it.
+    pub name: String,
+    /// The number of passes.
+    pub passes: usize,
+    /// The number of these that took more than 5 % longer than their time.
+    pub overruns: usize,
+}
+
+impl PacedPasses {
+    pub(crate) fn of(trace: &Trace, pace: &Pace) -> Self {
+        let passes = trace.spans.iter().map(|span| span.forwards_ns.len()).sum();
+        let overruns = trace.spans.iter().map(|span| span.overruns).sum();
+        Self { name: pace.name.clone(), passes, overruns }
+    }
+}
+
+impl fmt::Display for PacedPasses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, passes, overruns } = self;
+        write!(f, "paced as {name}: {overruns} of {passes} passes overran")
+    }
 }
 
 /// Tokens that became part of the answer at one time.
@@ -96,7 +126,8 @@ impl Answer {
 
     /// Summarises the answer in one line: speed; mean accepted tokens (MAT) and acceptance by draft
     /// position, if there were drafts; the draft tokens of each drafter, if there are several; the
-    /// share of the time in which drafter and target worked together, if there is one; failures.
+    /// share of the time in which drafter and target worked together, if there is one; the passes of
+    /// paced devices; failures.
     #[must_use]
     pub fn summary(&self) -> String {
         let statistics = &self.statistics;
@@ -131,6 +162,7 @@ impl Answer {
         if together > 0.0 {
             line += &format!(" | drafter and target together {together} % of the time");
         }
+        line.extend(self.paced.iter().map(|paced| format!(" | {paced}")));
         for failure in &statistics.failures {
             line += &format!(" | {failure}; decoding continued without it");
         }

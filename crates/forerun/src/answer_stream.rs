@@ -1,6 +1,6 @@
 //! An answer in progress, as an iterator of events.
 
-use crate::answer::{Answer, Commit};
+use crate::answer::{Answer, Commit, PacedPasses};
 use crate::engine::Forerun;
 use crate::error::ForerunError;
 use crate::plan::Method;
@@ -184,6 +184,8 @@ impl AnswerStream<'_> {
         let planned = self.decoder.as_mut().and_then(|decoder| decoder.planned());
         let decisions = planned.map(|planned| planned.decisions()).unwrap_or_default();
         let trace = Trace { decisions, ..self.end() };
+        let pace = self.engine.plan().placement().pace();
+        let paced = pace.map(|pace| PacedPasses::of(&trace, pace));
         // A stop string may end the answer within a step.
         let mut statistics = self.sequence.statistics().clone();
         let drafters = if self.method.drafts() { self.engine.plan().n_drafters() } else { 0 };
@@ -206,6 +208,7 @@ impl AnswerStream<'_> {
             verifications: self.sequence.verifications().to_vec(),
             statistics,
             trace,
+            paced,
         };
         if !text.is_empty() {
             self.events.push_back(AnswerEvent::Text(text));

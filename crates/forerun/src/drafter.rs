@@ -19,7 +19,7 @@ use forerun_draft::TwoDeviceDrafter;
 use forerun_formats::{
     FeatureSource, LoadError, Speculator, SpeculatorArchitecture, SpeculatorKind,
 };
-use forerun_runtime::{DeviceGroup, DeviceGroups, Engine};
+use forerun_runtime::{DeviceGroup, DeviceGroups, Engine, PassTimes};
 use std::sync::Arc;
 
 /// An open drafter checkpoint that fits the target.
@@ -407,7 +407,8 @@ impl LoadedDrafter {
         DraftPattern { pass_per_mille: self.pass_per_mille, ..self.parts.pattern }
     }
 
-    /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens.
+    /// Returns the engine with this drafter on `device`, whose passes take `times` if it is paced,
+    /// for a target with `vocab_size` tokens.
     /// Jobs address it by `index`. Its caches may use `cache_bytes`, or the default.
     ///
     /// # Errors
@@ -416,11 +417,11 @@ impl LoadedDrafter {
         &self,
         index: usize,
         engine: Engine,
-        device: &DrafterDevice<'_>,
+        (device, times): (&DrafterDevice<'_>, Option<&PassTimes>),
         (vocab_size, cache_bytes): (usize, Option<usize>),
     ) -> Result<Engine, String> {
-        let drafter =
-            (self.parts.build)(&Site { engine: &engine, device, vocab_size, cache_bytes })?;
+        let site = Site { engine: &engine, device, times, vocab_size, cache_bytes };
+        let drafter = (self.parts.build)(&site)?;
         Ok(match device {
             DrafterDevice::Shared { halves: true, .. } => {
                 engine.with_drafter(index, TwoDeviceDrafter::new(drafter))

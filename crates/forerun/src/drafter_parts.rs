@@ -12,7 +12,7 @@ use forerun_draft::Drafter;
 use forerun_formats::{Checkpoint, SpeculatorKind};
 use forerun_lm::{FeatureModel, LayeredModel};
 use forerun_model::{BlockModel, CachedTransformer, EagleModel, Forward};
-use forerun_runtime::{Engine, SharedDevice, TimedModel};
+use forerun_runtime::{Engine, PassTimes, SharedDevice, TimedModel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open language model that is about to draft.
@@ -51,6 +51,8 @@ impl DrafterParts {
 pub(crate) struct Site<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) device: &'a DrafterDevice<'a>,
+    /// How long its passes take, if it is paced.
+    pub(crate) times: Option<&'a PassTimes>,
     /// The number of the target's tokens.
     pub(crate) vocab_size: usize,
     /// The memory of the caches, if it is not the default.
@@ -58,9 +60,9 @@ pub(crate) struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Wraps a model so that its passes appear in the trace.
+    /// Wraps a model so that its passes appear in the trace, and take their time on a paced device.
     pub(crate) fn timed<M>(&self, model: M) -> TimedModel<M> {
-        self.engine.timed(model)
+        self.engine.timed(model).paced(self.times)
     }
 
     /// Returns a language model with caches of its own.

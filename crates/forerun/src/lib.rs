@@ -135,8 +135,8 @@ pub mod method {
 pub mod placement {
     pub use crate::plan::typical_placement;
     pub use forerun_runtime::{
-        CpuQuota, DeviceGroup, PlacementError, ThreadLimit, Topology, available_cores,
-        available_memory, default_cores,
+        CpuQuota, DeviceGroup, Pace, PassTimes, PlacementError, ThreadLimit, Topology,
+        available_cores, available_memory, default_cores,
     };
 }
 
@@ -152,7 +152,7 @@ pub mod runtime {
 
 /// What the devices did, and when.
 pub mod trace {
-    pub use crate::answer::tokens_per_second;
+    pub use crate::answer::{PacedPasses, tokens_per_second};
     pub use forerun_core::trace::{
         Decision, DecisionReason, DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace,
     };

@@ -113,7 +113,11 @@ impl Plan {
         let placement = cores::placement(&options, method, models, topology)?;
         drafters::check_stages(easyspec.as_ref(), &placement)?;
         // A rank's process finds its cores itself.
-        let names_cores = options.placement.as_ref().is_some_and(|given| given.ranks().is_empty());
+        // Paced devices wait most of the time, so more of them than cores can use each core.
+        let names_cores = options
+            .placement
+            .as_ref()
+            .is_some_and(|given| given.ranks().is_empty() && given.pace().is_none());
         let pinned = options.pin || names_cores;
         if let Some(found) = found {
             cores::check_device(found, &placement)?;

@@ -119,8 +119,7 @@ struct WorkerModels {
     n_drafters: usize,
     /// The devices that it shares with other workers, if it has none of its own.
     devices: Vec<Arc<SharedDevice>>,
-    /// Which target replicas are on GPUs, as a whole or in part.
-    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there is none without GPUs"))]
+    /// Which target replicas are on GPUs, as a whole or in part, and how long passes take.
     placement: Placement,
     /// The connection to the other ranks that compute the model together with this one, until it is
     /// in use.
@@ -159,8 +158,9 @@ impl WorkerModels {
             if let Some(drafter) = on_tokens.and_then(|(_, kind)| kind.make_on_tokens()) {
                 engine = engine.with_drafter(index, drafter);
             } else if let Some(drafter) = drafters.iter().find(|other| other.index() == own) {
-                engine =
-                    drafter.install(index, engine, &device, (*vocab_size, self.cache_bytes))?;
+                let times = self.placement.pass_times(role);
+                let model = (*vocab_size, self.cache_bytes);
+                engine = drafter.install(index, engine, (&device, times), model)?;
             } else {
                 return Err(format!("drafter {own} is not loaded in this process"));
             }
@@ -209,7 +209,8 @@ impl WorkerModels {
         engine: Engine,
     ) -> Engine {
         self.loaded.cache_usage().push(Arc::clone(replica.cache_usage()));
-        let replica = engine.timed(replica);
+        let times = self.placement.pass_times(Role::Target(index));
+        let replica = engine.timed(replica).paced(times);
         engine.with_target(index, replica)
     }
 

@@ -14,8 +14,8 @@ mod requests;
 
 use crate::common::{self, Pair};
 use cells::{
-    Cell, ExtraDrafter, cell, cells, cells_on_tokens, easyspec_cells, models_of, speculative_cells,
-    speculator_cells, with_few_texts,
+    Cell, ExtraDrafter, cell, cells, cells_on_tokens, easyspec_cells, models_of, parallel_cells,
+    speculative_cells, speculator_cells, with_few_texts,
 };
 use forerun::checkpoint::{Checkpoint, Config, Family};
 use forerun::cpu::Isa;
@@ -260,7 +260,7 @@ fn run_cases(
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
             pearl: cell.pearl,
-            placement: placement(number, &cell).map(|text| text.parse().unwrap()),
+            placement: placement(number, &cell).map(|text| common::parse_placement(&text)),
             layers: cell.easyspec.as_ref().map(|easyspec| easyspec.layers.clone()),
             calibration: cell.easyspec.as_ref().map(|easyspec| easyspec.calibration),
             ..Options::default()
@@ -478,6 +478,25 @@ fn layers_on_several_devices_give_the_tokens_of_the_target() {
     let layer_parallel = easyspec_cells().into_iter().filter(runs_in_parallel).collect();
     let parts = (FEW_PROMPTS, 26);
     run_matrix_at(&Pair::deep(), layer_parallel, parts, |_, cell| shared_placement(cell));
+}
+
+/// Returns a placement with a paced device for each model, all on one core, and three targets for
+/// DSI.
+fn paced_placement(cell: &Cell) -> Option<String> {
+    let core = available_cores()[0];
+    let drafters = format!("drafter=cpu:{core},").repeat(models_of(cell));
+    let replicas = if cell.method == Method::Dsi { 3 } else { 1 };
+    let targets = format!("target=cpu:{core},").repeat(replicas);
+    Some(format!("{drafters}{targets}paced=300us-100us"))
+}
+
+#[test]
+fn paced_devices_give_the_tokens_of_the_target() {
+    let plain = cell(Method::Autoregressive, DrafterKind::None);
+    let speculative = cell(Method::Speculative, DrafterKind::Model);
+    let all = [plain, speculative].into_iter().chain(parallel_cells().map(with_few_texts));
+    let parts = (FEW_PROMPTS, 12);
+    run_matrix_at(&Pair::generated(), all.collect(), parts, |_, cell| paced_placement(cell));
 }
 
 /// A drafter of one's own: it proposes that the last token repeats.

@@ -25,6 +25,7 @@ mod long_prompts;
 mod lossless_matrix;
 mod mixes;
 mod mtp;
+mod paced;
 mod pard2;
 mod peagle;
 mod public_names;

@@ -15,6 +15,8 @@ pub(crate) struct JobTimings {
     pub(crate) forwards_ns: Vec<[u64; 2]>,
     /// Number of tokens that the forward passes computed.
     pub(crate) computed_tokens: usize,
+    /// Number of passes on a paced device that took longer than their time.
+    pub(crate) overruns: usize,
     /// The uses of shared devices, with their starts and ends.
     pub(crate) device_uses_ns: Vec<(Arc<str>, [u64; 2])>,
 }
@@ -51,6 +53,7 @@ impl Recorder {
         trace.spans.push(Span {
             forwards_ns: timings.forwards_ns,
             computed_tokens: timings.computed_tokens,
+            overruns: timings.overruns,
             device_uses,
             ..Span::of(lane, job, completion)
         });

@@ -1,5 +1,6 @@
 //! Timings of the forward passes within a worker's jobs.
 
+use crate::pace::{PacedPasses, PassTimes};
 use forerun_core::SequenceId;
 use forerun_lm::{BatchEntry, FeatureModel, LanguageModel, LayeredModel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,8 @@ pub(crate) struct ForwardTiming {
     pub(crate) batch_tokens: usize,
     /// Number of sequences in the pass.
     pub(crate) sequences: usize,
+    /// Whether it took longer than on the device that sets its pace.
+    pub(crate) is_late: bool,
 }
 
 /// A log of forward passes.
@@ -39,11 +42,19 @@ impl ForwardLog {
 pub struct TimedModel<M> {
     model: M,
     log: ForwardLog,
+    pace: Option<PacedPasses>,
 }
 
 impl<M> TimedModel<M> {
     pub(crate) fn new(model: M, log: ForwardLog) -> Self {
-        Self { model, log }
+        Self { model, log, pace: None }
+    }
+
+    /// Returns the model with passes that take at least these times, if there are any.
+    #[must_use]
+    pub fn paced(mut self, times: Option<&PassTimes>) -> Self {
+        self.pace = times.cloned().map(PacedPasses::new);
+        self
     }
 }
 
@@ -68,8 +79,18 @@ impl<M: LanguageModel> LanguageModel for TimedModel<M> {
         let before =
             |entry: &BatchEntry<'_>| (!entry.is_complete()).then(|| computed_tokens(entry));
         let before: Vec<Option<usize>> = batch.iter().map(before).collect();
+        let was_cancelled: Vec<bool> =
+            batch.iter().map(|entry| entry.request.is_cancelled()).collect();
         let started = Instant::now();
         self.model.forward(batch);
+        let is_late = self.pace.as_mut().is_some_and(|pace| {
+            let computed = batch.iter().zip(&before).zip(was_cancelled);
+            let computed = computed.map(|((entry, before), was_cancelled)| {
+                let tokens = computed_tokens(entry).saturating_sub((*before)?);
+                (tokens > 0 || !was_cancelled).then_some(tokens)
+            });
+            pace.pad(started, batch, computed)
+        });
         let finished = Instant::now();
         let parts = batch.iter().zip(before).filter_map(|(entry, before)| {
             let tokens = computed_tokens(entry).saturating_sub(before?);
@@ -85,11 +106,13 @@ impl<M: LanguageModel> LanguageModel for TimedModel<M> {
             tokens,
             batch_tokens,
             sequences,
+            is_late,
         }));
     }
 
     fn release(&mut self, sequence: SequenceId) {
         self.model.release(sequence);
+        self.pace.iter_mut().for_each(|pace| pace.release(sequence));
     }
 }
 

@@ -230,13 +230,15 @@ impl Answers {
             cost.add_pass(forward.tokens, forward.batch_tokens, forward.sequences, ns);
         }
         let computed_tokens = forwards.iter().map(|forward| forward.tokens).sum();
+        let overruns = forwards.iter().filter(|forward| forward.is_late).count();
         let forwards_ns =
             forwards.iter().map(|f| [self.to_ns(f.started), self.to_ns(f.finished)]).collect();
         let uses = device_uses.into_iter().map(|used| {
             let times_ns = [self.to_ns(used.started), self.to_ns(used.finished)];
             (used.device, times_ns)
         });
-        let timings = JobTimings { forwards_ns, computed_tokens, device_uses_ns: uses.collect() };
+        let device_uses_ns = uses.collect();
+        let timings = JobTimings { forwards_ns, computed_tokens, overruns, device_uses_ns };
         let completion =
             Completion { ticket: reply.ticket(), output, started_ns, finished_ns, cost };
         self.recorder.record(self.lane, job, &completion, timings);

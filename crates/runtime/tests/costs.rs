@@ -7,7 +7,7 @@ use forerun_core::{
 use forerun_draft::ModelDrafter;
 use forerun_lm::fake::{TableModel, output_by_prefix};
 use forerun_lm::{BatchEntry, ForwardOutput, LanguageModel, ModelError, unfinished};
-use forerun_runtime::{Engine, Runtime, TeamSpec, ThreadCluster, WorkerSpec};
+use forerun_runtime::{Engine, PassTimes, Runtime, TeamSpec, ThreadCluster, WorkerSpec};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -77,14 +77,18 @@ struct Workers {
     cluster: ThreadCluster,
     /// A message for every pass that waits for cancellation.
     waits: Receiver<()>,
-    _runtime: Runtime,
+    runtime: Runtime,
 }
 
 impl Workers {
     fn start() -> Self {
+        Self::start_paced(None)
+    }
+
+    fn start_paced(times: Option<PassTimes>) -> Self {
         let (sender, waits) = channel();
         let worker = |name: &str, role| {
-            let waits = sender.clone();
+            let (waits, times) = (sender.clone(), times.clone());
             WorkerSpec {
                 name: name.into(),
                 team: TeamSpec::Unpinned(1),
@@ -92,6 +96,7 @@ impl Workers {
                 build: Box::new(move |_| {
                     let engine = Engine::new();
                     let model = engine.timed(ChunkedModel { cached: BTreeMap::new(), waits });
+                    let model = model.paced(times.as_ref());
                     Ok(match role {
                         Role::Drafter(index) => {
                             engine.with_drafter(index, ModelDrafter::new(model))
@@ -103,7 +108,7 @@ impl Workers {
         };
         let specs = vec![worker("drafter", Role::Drafter(0)), worker("target", Role::Target(0))];
         let runtime = Runtime::start(specs).unwrap();
-        Self { cluster: runtime.cluster(), waits, _runtime: runtime }
+        Self { cluster: runtime.cluster(), waits, runtime }
     }
 
     /// Runs jobs that wait for the worker together. Returns the cost of each.
@@ -199,4 +204,30 @@ fn drafts_count_the_neighbours_of_each_level() {
     let costs = workers.run_together(Role::Drafter(0), jobs);
     assert_eq!(costs.iter().map(counts).collect::<Vec<_>>(), [[2, 3, 5, 4], [4, 4, 7, 6]]);
     assert!(costs[0].busy_ns < costs[1].busy_ns);
+}
+
+#[test]
+fn a_pass_on_a_paced_device_takes_its_time_even_if_it_is_cancelled() {
+    let pass = Duration::from_millis(20);
+    let rows_ns = vec![(1, pass.as_nanos() as u64)];
+    let mut workers = Workers::start_paced(Some(PassTimes { rows_ns, first_ns: None }));
+    let cost = workers.run_together(Role::Target(0), vec![score(1, 10, &[])])[0];
+    assert!(cost.passes == 3 && cost.busy_ns >= 3 * pass.as_nanos() as u64, "{cost:?}");
+    let spans = workers.runtime.take_trace().spans;
+    let cancelled = spans.iter().find(|span| span.sequence == SequenceId(99)).unwrap();
+    let [[start_ns, end_ns]] = cancelled.forwards_ns[..] else { panic!("one pass") };
+    assert!(end_ns - start_ns >= pass.as_nanos() as u64);
+}
+
+#[test]
+fn passes_that_overrun_the_time_of_their_device_are_counted() {
+    let times = |ns| PassTimes { rows_ns: vec![(1, ns)], first_ns: None };
+    for (times, all_overrun) in [(Some(times(1)), true), (None, false)] {
+        let mut workers = Workers::start_paced(times);
+        workers.run_together(Role::Drafter(0), vec![draft(1, &[1, 2], 4)]);
+        for span in workers.runtime.take_trace().spans {
+            let expected = if all_overrun { span.forwards_ns.len() } else { 0 };
+            assert_eq!(span.overruns, expected, "{span:?}");
+        }
+    }
 }

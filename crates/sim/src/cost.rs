@@ -1,5 +1,6 @@
 //! The time of forward passes.
 
+use forerun_runtime::{PassTimes, ns_of_rows};
 use serde::{Deserialize, Serialize};
 
 /// The time of one forward pass by its number of rows.
@@ -40,7 +41,7 @@ impl ForwardCost {
     pub fn ns(&self, rows: usize) -> u64 {
         match self {
             Self::Constant { ns } => *ns,
-            Self::Rows { points } => interpolated(points, rows),
+            Self::Rows { points } => ns_of_rows(points, rows),
             Self::Layers { attention_ns, mlp_ns, communication_ns, groups } => {
                 let group_ns = |&layers: &usize| {
                     let gather_ns = if layers > 1 { *communication_ns } else { 0 };
@@ -61,18 +62,6 @@ impl ForwardCost {
             _ => self.ns(rows),
         }
     }
-}
-
-fn interpolated(points: &[(usize, u64)], rows: usize) -> u64 {
-    let above = points.iter().position(|&(at, _)| at >= rows);
-    let (low, high) = match (above, points) {
-        (_, []) => return 0,
-        (_, [(_, ns)]) | (Some(0), [(_, ns), ..]) => return *ns,
-        (Some(above), points) => (points[above - 1], points[above]),
-        (None, points) => (points[points.len() - 2], points[points.len() - 1]),
-    };
-    let slope = (high.1 as f64 - low.1 as f64) / (high.0 as f64 - low.0 as f64);
-    (low.1 as f64 + slope * (rows as f64 - low.0 as f64)).max(0.0).round() as u64
 }
 
 /// The times of a device.
@@ -114,6 +103,17 @@ impl Cost {
             link_ns: 0,
             reads_features: false,
         }
+    }
+
+    /// Returns the times of passes for a paced device. They leave out links, the shorter passes of a
+    /// job after its first, and layers in parallel.
+    #[must_use]
+    pub fn pass_times(&self) -> PassTimes {
+        let rows_ns = match &self.forward {
+            ForwardCost::Rows { points } => points.clone(),
+            forward => vec![(1, forward.ns(1))],
+        };
+        PassTimes { rows_ns, first_ns: self.first_ns }
     }
 
     /// Returns whether all tokens of a draft take one pass.
@@ -188,17 +188,5 @@ mod tests {
         let cost = ForwardCost::Layers { attention_ns: 10, mlp_ns: 3, communication_ns: 2, groups };
         assert_eq!(cost.ns(1), 4 * 10 + 2 * 2 + 9 * 3);
         assert_eq!(cost.first_pass_ns(1), 9 * 13);
-    }
-
-    #[test]
-    fn measured_costs_are_interpolated_linearly() {
-        let cost = ForwardCost::Rows { points: vec![(1, 100), (4, 130), (8, 250)] };
-        assert_eq!(
-            [0, 1, 2, 4, 6, 8, 10].map(|rows| cost.ns(rows)),
-            [100, 100, 110, 130, 190, 250, 310]
-        );
-        assert_eq!(ForwardCost::Rows { points: vec![(3, 7)] }.ns(9), 7);
-        assert_eq!(ForwardCost::Rows { points: Vec::new() }.ns(9), 0);
-        assert_eq!(ForwardCost::Constant { ns: 5 }.ns(9), 5);
     }
 }

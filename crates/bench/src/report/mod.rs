@@ -54,7 +54,26 @@ pub fn terminal_summary(summary: &Summary) -> String {
     let lines = summary.configurations.iter().map(line);
     let verdict = verdict::verdict(summary);
     let gap = (!verdict.is_empty()).then(String::new);
-    lines.chain(gap).chain(verdict).collect::<Vec<_>>().join("\n")
+    lines.chain(gap).chain(verdict).chain(paced_notes(summary)).collect::<Vec<_>>().join("\n")
+}
+
+/// Says that devices were paced, by which times, and whether passes kept to them.
+fn paced_notes(summary: &Summary) -> Vec<String> {
+    let paced = || summary.configurations.iter().filter_map(|entry| entry.paced.as_ref());
+    let mut names: Vec<&str> = paced().map(|paced| &*paced.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let passes: u64 = paced().map(|paced| paced.passes).sum();
+    let overruns: u64 = paced().map(|paced| paced.overruns).sum();
+    let note = format!(
+        "Paced, not measured on these devices: real models computed all tokens here, and each pass took \
+         the time of {}. {overruns} of {passes} passes overran.",
+        names.join(" or ")
+    );
+    summary.refusal().into_iter().chain([note]).collect()
 }
 
 /// Formats a value such as `1.23 ± 0.04`, or a dash if it was not measured. Shares are in per cent.
@@ -207,6 +226,7 @@ fn notes(summary: &Summary) -> Vec<String> {
             ),
         });
     }
+    notes.extend(paced_notes(summary));
     let cores: Vec<usize> = summary.configurations.iter().map(|entry| entry.cores).collect();
     notes.push(match (cores.iter().min(), cores.iter().max()) {
         (Some(least), Some(most)) if least != most => {

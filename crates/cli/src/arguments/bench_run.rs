@@ -11,7 +11,7 @@ use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
     ModelSource, PearlOptions, Placement, Tree, VerificationChoice, WeightTypes,
 };
-use forerun_bench::{Preset, PromptStyle};
+use forerun_bench::{Preset, PromptStyle, pacing};
 use std::path::PathBuf;
 
 /// Options of `forerun bench run`.
@@ -194,8 +194,14 @@ pub(crate) struct RunBenchArguments {
     /// Devices that run the drafter and the target. May be given several times, to compare
     /// placements.
     ///
-    /// If no model drafts, the target has all of them.
-    #[arg(long, value_name = "PLACEMENT", help_heading = DEVICES)]
+    /// If no model drafts, the target has all of them. With `paced=NAME` it has one, and the report
+    /// says that devices were paced.
+    #[arg(
+        long,
+        value_name = "PLACEMENT",
+        value_parser = pacing::placement,
+        help_heading = DEVICES
+    )]
     pub(crate) placement: Vec<Placement>,
 
     /// Allow configurations that use different numbers of cores.

@@ -8,6 +8,7 @@ use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
     ModelSource, PearlOptions, Placement, Tree,
 };
+use forerun_bench::pacing;
 
 /// Options of the models, of how they draft, and of their devices.
 #[derive(Args, Clone, Debug)]
@@ -155,7 +156,16 @@ pub struct EngineArguments {
     /// `drafter=rank:0,target=rank:1` runs `generate` and `serve` on the processes of `mpirun`
     /// (feature `mpi`). The ranks of `target=rank:1+rank:2` compute one target together; those of
     /// `target=rank:1/rank:2` have some of its layers each.
-    #[arg(long, value_name = "PLACEMENT", help_heading = DEVICES)]
+    ///
+    /// `drafter=cpu:0,target=cpu:1,paced=NAME` lets each pass take the time of another device, for
+    /// experiments; a wrong NAME lists the published ones. `paced=FILE.toml#METHOD` is of a
+    /// hardware profile.
+    #[arg(
+        long,
+        value_name = "PLACEMENT",
+        value_parser = pacing::placement,
+        help_heading = DEVICES
+    )]
     pub(crate) placement: Option<Placement>,
 
     /// Number of the target's first layers on a GPU (`-ngl` of llama.cpp).

@@ -393,6 +393,13 @@ pub(crate) struct DemoArguments {
     #[arg(long, value_name = "S", default_value_t = 8, value_parser = values::count(1..=600))]
     pub(crate) seconds: usize,
 
+    /// Pass times of other devices, as in a placement (`--paced llama-2-7b-70b-a100`).
+    ///
+    /// The models compute the text here, each on a device of its own, and DSI has four targets. A
+    /// wrong name lists the published ones.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) paced: Option<String>,
+
     /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long)]
     pub(crate) offline: bool,

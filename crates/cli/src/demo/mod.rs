@@ -12,11 +12,12 @@ use crate::progress::{self, Task, Unit};
 use crate::shown_drafts::colours;
 use crate::{note, terminal};
 use anyhow::{Context, ensure};
-use forerun::placement::default_cores;
+use forerun::placement::{PlacementError, default_cores};
 use forerun::{
-    Canceller, DraftTokens, Forerun, Method, ModelSource, Options, Plan, Request, SamplingOptions,
-    TokenId,
+    Canceller, DraftTokens, Forerun, Method, ModelSource, Options, Placement, Plan, Request,
+    SamplingOptions, TokenId,
 };
+use forerun_bench::pacing;
 use panes::Panes;
 use recording::Recording;
 use std::io::{IsTerminal, Write};
@@ -83,7 +84,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
 /// all of them down alike. Returns the median run of each.
 fn record(arguments: &DemoArguments, canceller: &Canceller) -> anyhow::Result<Vec<Recording>> {
     let [target, drafter] = models(arguments)?;
-    let has_cores = default_cores().len() > 1;
+    let has_cores = default_cores().len() > 1 || arguments.paced.is_some();
     if !has_cores {
         note("PEARL and DSI need two cores, for drafter and target, and are left out");
     }
@@ -97,7 +98,8 @@ fn record(arguments: &DemoArguments, canceller: &Canceller) -> anyhow::Result<Ve
     };
     let mut loader = progress::loader(arguments.offline, true).sharing_weights();
     let open = |&(method, ..): &(Method, &str, &str)| {
-        let plan = Plan::new(Options { method: Some(method), ..options.clone() })?;
+        let placement = arguments.paced.as_deref().map(|pace| paced(method, pace)).transpose()?;
+        let plan = Plan::new(Options { method: Some(method), placement, ..options.clone() })?;
         anyhow::Ok(Forerun::open_with(&plan, &mut loader)?)
     };
     let engines = methods.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
@@ -148,6 +150,20 @@ fn record(arguments: &DemoArguments, canceller: &Canceller) -> anyhow::Result<Ve
         }
     }
     Ok(recordings)
+}
+
+/// The number of targets that DSI has on paced devices.
+const PACED_REPLICAS: usize = 4;
+
+/// Returns a method's placement on paced devices. All compute on all cores: they wait most of the
+/// time.
+fn paced(method: Method, pace: &str) -> Result<Placement, PlacementError> {
+    let cores: Vec<String> = default_cores().iter().map(|core| format!("cpu:{core}")).collect();
+    let cores = cores.join("+");
+    let drafter = if method.drafts() { format!("drafter={cores},") } else { String::new() };
+    let replicas = if method.has_replicas() { PACED_REPLICAS } else { 1 };
+    let targets = format!("target={cores},").repeat(replicas);
+    pacing::placement(&format!("{drafter}{targets}paced={pace}"))
 }
 
 fn models(arguments: &DemoArguments) -> anyhow::Result<[ModelSource; 2]> {

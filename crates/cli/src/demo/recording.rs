@@ -1,6 +1,6 @@
 //! One method's answer, with the time of each piece of text.
 
-use forerun::trace::{Span, SpanKind, Trace};
+use forerun::trace::{PacedPasses, Span, SpanKind, Trace};
 use forerun::{
     Answer, AnswerEvent, Canceller, Commit, Forerun, Request, Statistics, TokenId, TokenOrigin,
 };
@@ -20,6 +20,8 @@ pub(crate) struct Recording {
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) commits: Vec<Commit>,
     pub(crate) statistics: Statistics,
+    /// The passes of paced devices.
+    pub(crate) paced: Option<PacedPasses>,
     /// What the devices did, with a lane for each.
     pub(crate) trace: Trace,
     /// The speeds of the slowest and the fastest run of the method, in tokens per second.
@@ -59,7 +61,7 @@ impl Recording {
                 AnswerEvent::Finished(finished) => answer = Some(*finished),
             }
         }
-        let Some(Answer { tokens, commits, statistics, trace, .. }) = answer else {
+        let Some(Answer { tokens, commits, statistics, paced, trace, .. }) = answer else {
             anyhow::bail!("the answer ended without a result")
         };
         let pieces = texts.into_iter().map(|(text, drafted, tokens)| {
@@ -73,6 +75,7 @@ impl Recording {
             tokens,
             commits,
             statistics,
+            paced,
             trace: trace.with_devices_as_lanes(),
             speeds: [0.0; 2],
         })
@@ -179,6 +182,7 @@ pub(crate) mod tests {
             end_ns,
             forwards_ns: Vec::new(),
             computed_tokens: 0,
+            overruns: 0,
             device_uses: Vec::new(),
             accepted: 1,
             outcome: SpanOutcome::Accepted,
@@ -196,6 +200,7 @@ pub(crate) mod tests {
             tokens: vec![1, 2, 3, 4],
             commits: commits.collect(),
             statistics,
+            paced: None,
             trace,
             speeds: [1e9 / step_ns as f64; 2],
         }

@@ -28,10 +28,11 @@ pub(super) fn summary(recordings: &[Recording], columns: usize) -> String {
     for recording in recordings {
         let (trace, tokens) = recording.busiest(window_ns);
         text += &format!(
-            "\n{}: {}\n{}\nTokens {} to {} of {}{}:\n{}",
+            "\n{}: {}\n{}{}\nTokens {} to {} of {}{}:\n{}",
             recording.title,
             recording.explanation,
             result(recording, plain),
+            recording.paced.as_ref().map_or(String::new(), |paced| format!(", {paced}")),
             tokens.start(),
             tokens.end(),
             recording.tokens.len(),

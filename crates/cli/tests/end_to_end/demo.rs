@@ -49,6 +49,8 @@ fn wrong_options_of_a_demo_are_refused() {
     let run = Run::of("demo").with_path("--model", &models.target());
     run.finish().assert_refused("one model", &["--draft-model"]);
     demo(&models, "1").finish().assert_refused("one token", &["1"]);
+    let paced = demo(&models, "30").with(&["--paced", "fast"]).finish();
+    paced.assert_refused("unknown pass times", &["\"fast\"", "llama-2-7b-70b-a100"]);
     // The built-in drafter guesses the first token.
     let short = Run::of("demo --max-tokens 2").finish();
     short.assert_refused("a single step", &["speculative", "--max-tokens"]);

@@ -52,6 +52,20 @@ fn every_configuration_gives_the_text_of_plain_decoding() {
     }
 }
 
+/// Drafter and target are on one core, and each has the times of an H100.
+#[test]
+fn paced_devices_give_the_text_of_plain_decoding_and_say_that_they_are_paced() {
+    let models = Models::pair();
+    let core = forerun::placement::available_cores()[0];
+    let placement = format!("drafter=cpu:{core},target=cpu:{core},paced=llama-3-1.2b-8b-h100");
+    let expected = run(&models, true, &["--method autoregressive"]).succeed().output();
+    let paced = run(&models, true, &["--method pearl --draft-tokens 3"]);
+    let paced = paced.with(&["--placement", &placement]).succeed();
+    assert_eq!(paced.output(), expected);
+    let line = paced.statistics();
+    assert!(line.contains(" | paced as llama-3-1.2b-8b-h100: "), "{line}");
+}
+
 /// DSI with three drafters on one core: the draft model, the target itself, and prompt lookup.
 #[test]
 fn several_drafters_give_the_text_of_plain_decoding() {

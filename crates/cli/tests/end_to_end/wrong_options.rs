@@ -26,6 +26,11 @@ fn unknown_values_are_refused_with_the_possible_values() {
         &[
             ("--method magic", &["\"magic\"", "autoregressive", "speculative"]),
             ("--drafter eagle9", &["\"eagle9\"", "none", "model", "prompt-lookup"]),
+            (
+                "--placement target=cpu:{core},paced=fast",
+                &["\"fast\"", "FILE.toml#METHOD", "llama-2-7b-70b-a100", "vicuna-13b-68m-cnn-dm"],
+            ),
+            ("--placement target=cpu:{core},paced=none.toml", &["none.toml", "cannot read it"]),
             ("--tree bush", trees),
             ("--tree top:4y5", trees),
             ("--tree top:", trees),

@@ -53,6 +53,9 @@ pub struct Span {
     /// were not in the cache.
     #[serde(default)]
     pub computed_tokens: usize,
+    /// The number of passes on a paced device that took longer than their time.
+    #[serde(default)]
+    pub overruns: usize,
     /// The times that the job spent on each device, if its lane uses one device after another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_uses: Vec<DeviceUse>,
@@ -81,6 +84,7 @@ impl Span {
             end_ns: completion.finished_ns,
             forwards_ns: Vec::new(),
             computed_tokens: 0,
+            overruns: 0,
             device_uses: Vec::new(),
             accepted: 0,
             outcome: if completion.output.is_ok() {
@@ -302,6 +306,7 @@ pub(crate) mod tests {
             end_ns,
             forwards_ns: vec![[start_ns, end_ns - 50]],
             computed_tokens: 0,
+            overruns: 0,
             device_uses: Vec::new(),
             accepted,
             outcome,

@@ -90,13 +90,26 @@ impl Plan {
         });
         let fixed = self.placement().devices().into_iter().filter_map(|(group, mut roles)| {
             roles.retain(|role| in_turn.iter().all(|(own, _)| own != role));
-            self.worker(&group.to_string(), &roles, WorkerDevice::Own(group.clone()))
+            self.worker(&self.device_name(&group, &roles), &roles, WorkerDevice::Own(group.clone()))
         });
         let moving = in_turn.iter().filter_map(|(role, groups)| {
             let device = WorkerDevice::InTurn(groups.as_slice().to_vec());
             self.worker(&groups.to_string(), &[*role], device)
         });
         own_workers.chain(fixed).chain(moving).collect()
+    }
+
+    /// Returns the name of a device. A paced one says so, and several on the same cores have numbers.
+    fn device_name(&self, group: &DeviceGroup, roles: &[Role]) -> String {
+        if self.placement().pace().is_none() {
+            return group.to_string();
+        }
+        let number = match roles {
+            [Role::Target(index)] if self.placement().replicas() > 1 => format!(" #{index}"),
+            [Role::Drafter(index)] if self.n_drafters() > 1 => format!(" #{index}"),
+            _ => String::new(),
+        };
+        format!("{group}{number}, paced")
     }
 
     /// Returns the worker of a device with these roles of the placement, if it has a model.
@@ -145,6 +158,7 @@ impl Plan {
             && self.easyspec().is_none()
             && !self.is_pinned()
             && !placement.is_shared()
+            && placement.pace().is_none()
             && placement.ranks().is_empty()
             && placement.gpu_of(Role::Target(0)).is_none()
     }

@@ -1,8 +1,9 @@
 //! Models, prompts and helpers that the integration tests share.
 
 use forerun::checkpoint::{Checkpoint, Config, Family, Mix, RopeScaling, export_gguf};
+use forerun::placement::{Pace, PassTimes};
 use forerun::text::Tokenizer;
-use forerun::{CacheType, Loader, RandomPair};
+use forerun::{CacheType, Loader, Placement, RandomPair};
 pub(crate) use forerun_core::testing::{data_folder, report};
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_checkpoint_with_mtp,
@@ -15,6 +16,18 @@ use forerun_formats::config::{SlidingLayers, SlidingWindow};
 use forerun_formats::{MarkovKind, QkNorms};
 use std::path::PathBuf;
 use tempfile::TempDir;
+
+/// Parses a placement. One that is paced has passes of 300 and 100 microseconds; a further row takes
+/// a tenth of that, and a prompt three times as long.
+pub(crate) fn parse_placement(text: &str) -> Placement {
+    let times =
+        |ns: u64| PassTimes { rows_ns: vec![(1, ns), (11, 2 * ns)], first_ns: Some(3 * ns) };
+    let pace = |name: &str| {
+        let (target, drafter) = (times(300_000), Some(times(100_000)));
+        Ok(Pace { name: name.into(), target, drafter })
+    };
+    Placement::parse_paced(text, pace).unwrap()
+}
 
 /// A target and a drafter, with prompts for them.
 pub(crate) struct Pair {

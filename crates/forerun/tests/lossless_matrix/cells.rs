@@ -175,7 +175,7 @@ fn feedback_cells() -> impl Iterator<Item = Cell> {
 
 /// Returns the cells of PEARL and DSI, in every variant, and of methods that choose between
 /// drafters.
-fn parallel_cells() -> impl Iterator<Item = Cell> {
+pub(super) fn parallel_cells() -> impl Iterator<Item = Cell> {
     use DraftTokens::{Auto, Fixed};
     const MODEL: DrafterKind = DrafterKind::Model;
     let pearl = |drafter, draft_tokens, options: &str, must_reject| Cell {

@@ -20,18 +20,19 @@ impl Placement {
         };
         let separate = drafter_cores.is_some();
         if !separate && replicas <= 1 {
-            return Self { drafters: vec![group(available)], targets: vec![group(available)] };
+            let (drafters, targets) = (vec![group(available)], vec![group(available)]);
+            return Self { drafters, targets, pace: None };
         }
         let replicas = replicas.clamp(1, target.len().max(1));
         let each = target.len().div_ceil(replicas).max(1);
         let drafters = if separate { vec![group(drafter)] } else { Vec::new() };
-        Self { drafters, targets: target.chunks(each).map(group).collect() }
+        Self { drafters, targets: target.chunks(each).map(group).collect(), pace: None }
     }
 
     /// Creates the placement of a single target, on a team of these cores.
     #[must_use]
     pub fn target_on(cores: &[usize]) -> Self {
-        Self { drafters: Vec::new(), targets: vec![DeviceGroups::single(cores)] }
+        Self { drafters: Vec::new(), targets: vec![DeviceGroups::single(cores)], pace: None }
     }
 
     /// Returns the placement with a group for each of `count` drafters. An added group takes a core

@@ -10,7 +10,7 @@ pub enum PlacementError {
          \"drafter=cpu:0,target=cpu:1-3\"; join ranges of cores with '+' (cpu:0+cpu:4-7), split a \
          target's layers between groups with '/' (target=cpu:0/cpu:1), and add \",shared\" if drafter and \
          target run on the same device; name GPUs as in \"drafter=cpu:0-3,target=gpu:0\", and the processes of an MPI job as in \
-         \"drafter=rank:0,target=rank:1\""
+         \"drafter=rank:0,target=rank:1\"; add \",paced=NAME\" for the pass times of a profile"
     )]
     Syntax { part: String, text: String },
     /// A group names a core that this process may not use.
@@ -97,6 +97,24 @@ pub enum PlacementError {
          if they are split)"
     )]
     MixedReplicas { gpu: String, other: String },
+    /// The pass times that a placement names cannot be used.
+    #[error("cannot pace the devices as {name:?}: {reason}")]
+    NoPace { name: String, reason: String },
+    /// Paced devices are declared shared.
+    #[error(
+        "leave \"shared\" out: each paced device has one model, and several may name the same cores"
+    )]
+    PacedShared,
+    /// A paced model is on several devices, or in other processes.
+    #[error(
+        "only models on one group of cores, or on one GPU, of this process can be paced, not {group}"
+    )]
+    PacedGroup { group: String },
+    /// The placement has a drafter, but the profile that paces it has none.
+    #[error(
+        "the profile {name:?} has no times of a drafter: leave the drafter out, or name another profile"
+    )]
+    NoPaceOfDrafter { name: String },
     /// A required role has no group.
     #[error("the placement {text:?} has no {role} group; add one, for example \"{role}=cpu:0\"")]
     MissingGroup { role: &'static str, text: String },

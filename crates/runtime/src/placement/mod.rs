@@ -10,6 +10,7 @@ mod validate;
 pub use error::PlacementError;
 pub use group::{DeviceGroup, DeviceGroups};
 
+use crate::pace::{Pace, PassTimes};
 use forerun_core::Role;
 use std::fmt;
 
@@ -18,6 +19,9 @@ use std::fmt;
 pub struct Placement {
     drafters: Vec<DeviceGroups>,
     targets: Vec<DeviceGroups>,
+    /// How long passes take, if the devices are paced. Then each model has a device of its own, also
+    /// on the same cores.
+    pace: Option<Pace>,
 }
 
 impl Placement {
@@ -39,6 +43,9 @@ impl Placement {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let [target] = &self.targets[..] else { return false };
+        if self.pace.is_some() {
+            return self.drafters.is_empty();
+        }
         if let [group] = target.as_slice()
             && let Some(rank) = group.rank()
         {
@@ -54,6 +61,18 @@ impl Placement {
             | DeviceGroup::GpuAndCores { .. } => target.0.contains(group),
         };
         self.drafters.iter().flat_map(|groups| &groups.0).all(is_targets)
+    }
+
+    /// Returns how long the passes of its devices take, if they are paced.
+    #[must_use]
+    pub fn pace(&self) -> Option<&Pace> {
+        self.pace.as_ref()
+    }
+
+    /// Returns the pass times of a role's device, if it is paced.
+    #[must_use]
+    pub fn pass_times(&self, role: Role) -> Option<&PassTimes> {
+        self.pace.as_ref()?.times_of(role)
     }
 
     /// Returns the number of target replicas (DSI's degree of speculation parallelism).
@@ -113,7 +132,8 @@ impl Placement {
     /// Returns the placement of the first target replica alone.
     #[must_use]
     pub fn of_first_target(&self) -> Self {
-        Self { drafters: Vec::new(), targets: self.targets.iter().take(1).cloned().collect() }
+        let targets = self.targets.iter().take(1).cloned().collect();
+        Self { drafters: Vec::new(), targets, pace: self.pace.clone() }
     }
 
     /// Returns the groups of every role.
@@ -125,14 +145,15 @@ impl Placement {
     }
 
     /// Returns every device once, with the roles that run on it. Groups with the same cores are one
-    /// device.
+    /// device, unless they are paced.
     #[must_use]
     pub fn devices(&self) -> Vec<(DeviceGroup, Vec<Role>)> {
         let mut devices: Vec<(DeviceGroup, Vec<Role>)> = Vec::new();
         let groups =
             self.roles().flat_map(|(role, groups)| groups.0.iter().map(move |g| (role, g)));
         for (role, group) in groups {
-            match devices.iter_mut().find(|(known, _)| known.is_same_device(group)) {
+            let is_same = |known: &DeviceGroup| self.pace.is_none() && known.is_same_device(group);
+            match devices.iter_mut().find(|(known, _)| is_same(known)) {
                 Some((_, roles)) => roles.push(role),
                 None => devices.push((group.clone(), vec![role])),
             }
@@ -159,6 +180,7 @@ impl fmt::Display for Placement {
         if self.devices().len() < groups || shares_gpu {
             parts.push("shared".into());
         }
+        parts.extend(self.pace.iter().map(|pace| format!("paced={}", pace.name)));
         f.write_str(&parts.join(","))
     }
 }

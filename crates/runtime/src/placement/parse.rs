@@ -2,6 +2,7 @@
 
 use super::group::format_ranges;
 use super::{DeviceGroup, DeviceGroups, Placement, PlacementError};
+use crate::pace::Pace;
 use std::str::FromStr;
 
 /// The cores that a placement can name are below this number.
@@ -136,10 +137,36 @@ impl Placement {
     ///
     /// # Errors
     /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names
-    /// a core twice, if groups overlap that are not declared shared or cannot be shared, or if some
-    /// groups name ranks and others cores.
+    /// a core twice, if groups overlap that are not declared shared or cannot be shared, if some
+    /// groups name ranks and others cores, or if the devices are paced
+    /// ([`Placement::parse_paced`]).
     pub fn parse(text: &str, available: &[usize]) -> Result<Self, PlacementError> {
-        let mut placement = Self { drafters: Vec::new(), targets: Vec::new() };
+        let no_pace = |_: &str| {
+            Err("pass times are read where placements are options of the command `forerun`".into())
+        };
+        Self::read(text, available, &no_pace)
+    }
+
+    /// Parses a placement that may be paced, such as `drafter=cpu:0,target=cpu:1,paced=NAME`,
+    /// without looking at this machine's cores: see [`Placement::check_cores`]. `find_pace` returns
+    /// the pass times of that name, or why there are none.
+    ///
+    /// # Errors
+    /// As [`Placement::parse`].
+    pub fn parse_paced(
+        text: &str,
+        find_pace: impl Fn(&str) -> Result<Pace, String>,
+    ) -> Result<Self, PlacementError> {
+        let any: Vec<usize> = (0..MAX_CORES).collect();
+        Self::read(text, &any, &find_pace).map_err(PlacementError::on_any_cores)
+    }
+
+    fn read(
+        text: &str,
+        available: &[usize],
+        find_pace: &dyn Fn(&str) -> Result<Pace, String>,
+    ) -> Result<Self, PlacementError> {
+        let mut placement = Self { drafters: Vec::new(), targets: Vec::new(), pace: None };
         let mut shared = false;
         for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
             let syntax = || PlacementError::Syntax { part: part.into(), text: text.into() };
@@ -149,6 +176,11 @@ impl Placement {
             }
             let (role, group) = part.split_once('=').ok_or_else(syntax)?;
             let groups = match role {
+                "paced" if placement.pace.is_none() => {
+                    let named = |reason| PlacementError::NoPace { name: group.into(), reason };
+                    placement.pace = Some(find_pace(group).map_err(named)?);
+                    continue;
+                }
                 "drafter" => &mut placement.drafters,
                 "target" => &mut placement.targets,
                 _ => return Err(syntax()),
@@ -167,18 +199,27 @@ impl FromStr for Placement {
     /// see [`Placement::check_cores`].
     fn from_str(text: &str) -> Result<Self, PlacementError> {
         let any: Vec<usize> = (0..MAX_CORES).collect();
-        Self::parse(text, &any).map_err(|error| match error {
-            PlacementError::NoSuchCore { group, core, .. } => {
-                PlacementError::CoreTooLarge { group, core, largest: MAX_CORES - 1 }
+        Self::parse(text, &any).map_err(PlacementError::on_any_cores)
+    }
+}
+
+impl PlacementError {
+    /// Returns the error of a placement for any machine.
+    fn on_any_cores(self) -> Self {
+        match self {
+            Self::NoSuchCore { group, core, .. } => {
+                Self::CoreTooLarge { group, core, largest: MAX_CORES - 1 }
             }
             other => other,
-        })
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pace::PassTimes;
+    use forerun_core::Role;
 
     const CORES: [usize; 6] = [0, 1, 2, 3, 6, 7];
 
@@ -295,6 +336,38 @@ mod tests {
                 assert!(message.contains(word), "{text}: {message}");
             }
         }
+    }
+
+    #[test]
+    fn paced_devices_may_name_the_same_cores_and_say_that_they_are_paced() {
+        let times = |ns| PassTimes { rows_ns: vec![(1, ns)], first_ns: None };
+        let find = |name: &str| match name {
+            "pair" => Ok(Pace { name: name.into(), target: times(9), drafter: Some(times(2)) }),
+            "alone" => Ok(Pace { name: name.into(), target: times(9), drafter: None }),
+            _ => Err("there are pair and alone".to_owned()),
+        };
+        let text = "drafter=cpu:0,target=cpu:0-1,target=cpu:0-1,paced=pair";
+        let placement = Placement::parse_paced(text, find).unwrap();
+        assert_eq!((placement.to_string(), placement.devices().len()), (text.into(), 3));
+        assert_eq!(placement.pass_times(Role::Drafter(4)), Some(&times(2)));
+        assert_eq!(placement.pass_times(Role::Target(1)), Some(&times(9)));
+        assert!(!placement.is_shared());
+        assert_eq!(placement.of_first_target().to_string(), "target=cpu:0-1,paced=pair");
+        for (text, words) in [
+            ("target=cpu:0,paced=fast", &["\"fast\"", "there are pair and alone"][..]),
+            ("target=cpu:0,paced", &["cannot read \"paced\""]),
+            ("target=cpu:0,paced=pair,paced=pair", &["cannot read \"paced=pair\""]),
+            ("drafter=cpu:0,target=cpu:1,paced=alone", &["alone", "no times of a drafter"]),
+            ("drafter=cpu:0,target=cpu:0,paced=pair,shared", &["leave \"shared\" out"]),
+            ("target=cpu:0/cpu:1,paced=pair", &["not cpu:0/cpu:1"]),
+            ("target=rank:1,paced=pair", &["not rank:1"]),
+            ("target=gpu:0,target=gpu:0,paced=pair", &["GPU 0 is in two groups"]),
+        ] {
+            let message = Placement::parse_paced(text, find).unwrap_err().to_string();
+            assert!(words.iter().all(|word| message.contains(word)), "{text}: {message}");
+        }
+        let message = "target=cpu:0,paced=pair".parse::<Placement>().unwrap_err().to_string();
+        assert!(message.contains("options of the command"), "{message}");
     }
 
     #[test]

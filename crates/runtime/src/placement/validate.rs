@@ -2,6 +2,7 @@
 
 use super::group::format_ranges;
 use super::{DeviceGroup, DeviceGroups, Placement, PlacementError};
+use crate::pace::Pace;
 
 impl Placement {
     /// Checks that groups which overlap are declared `shared` and can be, and that all can work
@@ -10,8 +11,28 @@ impl Placement {
         self.check_ranks(shared)?;
         self.check_gpus(shared)?;
         self.check_replicas()?;
+        if let Some(pace) = &self.pace {
+            return self.check_paced(pace, shared);
+        }
         self.check_overlaps(shared)?;
         self.check_split_drafters()
+    }
+
+    /// Checks that every model has one device in this process, and a time for its passes.
+    fn check_paced(&self, pace: &Pace, shared: bool) -> Result<(), PlacementError> {
+        if shared {
+            return Err(PlacementError::PacedShared);
+        }
+        let is_elsewhere = |group: &DeviceGroup| group.rank().is_some();
+        let mut models = self.roles().map(|(_, groups)| groups);
+        let cannot = models.find(|it| it.has_several() || it.0.iter().any(is_elsewhere));
+        if let Some(groups) = cannot {
+            return Err(PlacementError::PacedGroup { group: groups.to_string() });
+        }
+        match self.drafters.is_empty() || pace.drafter.is_some() {
+            true => Ok(()),
+            false => Err(PlacementError::NoPaceOfDrafter { name: pace.name.clone() }),
+        }
     }
 
     /// Checks that every core is among the `available` ones.

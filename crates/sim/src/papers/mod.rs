@@ -7,11 +7,13 @@
 
 mod dsi;
 mod easyspec;
+mod paces;
 mod pearl;
 mod pearl_tasks;
 mod ssd;
 
 pub use dsi::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, RealTimeMeasurement, expected_rounds};
+pub use paces::published_paces;
 
 use crate::{
     AcceptanceModel, Calibration, Cancellation, Cost, SimError, SimulatedMethod, Simulation,

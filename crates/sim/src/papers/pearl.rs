@@ -103,9 +103,13 @@ impl PearlPair {
         self.run_length / (self.run_length + 1.0)
     }
 
+    /// Returns the costs of drafter and target.
+    fn costs(&self) -> [Cost; 2] {
+        [self.draft_speed, self.target_speed].map(|speed| Cost::constant((1e9 / speed) as u64))
+    }
+
     fn simulation(&self, method: SimulatedMethod, draft_tokens: usize) -> Simulation {
-        let [drafter, target] =
-            [self.draft_speed, self.target_speed].map(|speed| Cost::constant((1e9 / speed) as u64));
+        let [drafter, target] = self.costs();
         let acceptance = AcceptanceModel::Iid(self.acceptance());
         Simulation {
             draft_tokens,
@@ -123,6 +127,11 @@ impl PearlPair {
     ) -> Result<f64, SimError> {
         Ok(TOKENS as f64 * 1e9 / mean_ns(&self.simulation(method, draft_tokens), texts)?)
     }
+}
+
+/// Returns the pairs' times of passes.
+pub(super) fn pass_times() -> impl Iterator<Item = (&'static str, [Cost; 2])> {
+    PEARL_PAIRS.iter().map(|pair| (pair.name, pair.costs()))
 }
 
 const PEARL_NOTE: &str = "Simulated: pass times from the paper's table 10, the acceptance rate from its tables \

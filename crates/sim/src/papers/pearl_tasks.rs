@@ -20,6 +20,11 @@ const LLAMA_2: LlamaPair =
 const LLAMA_3: LlamaPair =
     LlamaPair { name: "Llama 3.1 8B & 70B", draft_speed: 44.37, target_speed: 9.00 };
 
+/// Returns the pairs' times of passes. Their acceptance depends on the task.
+pub(super) fn pass_times() -> impl Iterator<Item = (&'static str, [Cost; 2])> {
+    [LLAMA_2, LLAMA_3].into_iter().map(|pair| (pair.name, [pair.drafter(), pair.target()]))
+}
+
 /// Number of tokens in a simulated answer.
 const TOKENS: usize = 256;
 
@@ -29,11 +34,19 @@ impl LlamaPair {
         (self.draft_speed / self.target_speed).round() as usize
     }
 
+    fn drafter(self) -> Cost {
+        Cost::constant((1e9 / self.draft_speed) as u64)
+    }
+
+    fn target(self) -> Cost {
+        Cost::constant((1e9 / self.target_speed) as u64)
+    }
+
     fn simulation(self, acceptance: f64, gamma: usize) -> Simulation {
         Simulation {
             method: SimulatedMethod::PearlPaper,
-            drafters: vec![Cost::constant((1e9 / self.draft_speed) as u64)],
-            targets: vec![Cost::constant((1e9 / self.target_speed) as u64)],
+            drafters: vec![self.drafter()],
+            targets: vec![self.target()],
             acceptance: vec![AcceptanceModel::Iid(acceptance)],
             draft_tokens: gamma,
             max_tokens: TOKENS,

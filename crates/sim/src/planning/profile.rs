@@ -3,6 +3,7 @@
 use super::PlannedDraft;
 use crate::{AcceptanceModel, MeasuredPasses, SimError};
 use forerun_decode::DraftPattern;
+use forerun_runtime::Pace;
 use serde::Deserialize;
 use std::fmt;
 
@@ -322,6 +323,26 @@ impl MethodTiming {
 }
 
 impl HardwareProfile {
+    /// Returns the pass times of each timing, for paced devices. They have the names of the methods,
+    /// with a number from the second one of a method on.
+    ///
+    /// # Errors
+    /// If a number is out of range.
+    pub fn paces(&self) -> Result<Vec<Pace>, SimError> {
+        let mut paces: Vec<Pace> = Vec::new();
+        for timing in &self.timings {
+            let (target, drafter) = timing.costs()?;
+            let before = self.timings.iter().take(paces.len());
+            let name = match before.filter(|other| other.method == timing.method).count() {
+                0 => timing.method.clone(),
+                count => format!("{}-{}", timing.method, count + 1),
+            };
+            let drafter = drafter.map(|cost| cost.pass_times());
+            paces.push(Pace { name, target: target.pass_times(), drafter });
+        }
+        Ok(paces)
+    }
+
     /// Parses the text of a profile.
     ///
     /// # Errors
