@@ -208,15 +208,17 @@ links:
     lychee --offline --include-fragments --no-progress --root-dir "$PWD" '*.md' 'docs/**/*.md' 'models/**/*.md' 'bench/**/*.md' 'scripts/**/*.md' --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2'
     [ ! -d target/guide ] || lychee --offline --include-fragments --no-progress --root-dir "$PWD/target/guide" --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2' 'target/guide/**/*.html'
 
-# Drive `forerun serve --cors-origin '*'` with the official clients of OpenAI, Anthropic and
+# Drive `forerun serve --cors-origin '*'` with the official clients of OpenAI, Anthropic, ollama and
 # LangChain, also in a browser: just clients URL
 clients url="http://127.0.0.1:8080":
     python3 -m venv target/clients
-    target/clients/bin/pip install --quiet openai anthropic langchain-openai openai-agents
+    target/clients/bin/pip install --quiet openai anthropic langchain-openai openai-agents ollama==0.6.3
     target/clients/bin/python scripts/check_clients.py {{url}}
-    cp scripts/check_clients.mjs target/clients/
-    cd target/clients && npm install --silent --no-save openai @anthropic-ai/sdk esbuild && \
-        node check_clients.mjs {{url}} && node check_clients.mjs {{url}} --browser
+    target/clients/bin/python scripts/check_ollama.py {{url}}
+    cp scripts/check_clients.mjs scripts/check_ollama.mjs target/clients/
+    cd target/clients && npm install --silent --no-save openai @anthropic-ai/sdk ollama@0.6.4 esbuild && \
+        node check_clients.mjs {{url}} && node check_clients.mjs {{url}} --browser && \
+        node check_ollama.mjs {{url}}
 
 # Compare a running server with its OpenAPI document. The document does not say which fields exclude
 # one another.

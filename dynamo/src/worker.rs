@@ -58,6 +58,7 @@ pub struct ForerunWorker {
 struct Serving {
     generator: Arc<Generator>,
     admission: Admission,
+    metrics: Arc<Metrics>,
     policy: Policy,
     total_blocks: u64,
     /// The number of streams that have not ended.
@@ -98,7 +99,8 @@ impl Serving {
         let tokens = forerun.cache_tokens().unwrap_or(0) as u64;
         Self {
             generator: Arc::new(Generator::new(forerun, Arc::clone(metrics))),
-            admission: Admission::new(options.parallel, QUEUE, Arc::clone(metrics)),
+            admission: Admission::new(options.parallel, QUEUE),
+            metrics: Arc::clone(metrics),
             policy: Policy { refuse_penalties: options.refuse_penalties },
             total_blocks: tokens / u64::from(BLOCK_TOKENS),
             streams: AtomicUsize::new(0),
@@ -142,7 +144,8 @@ impl Serving {
             let _stream = stream;
             let mut ended = self.ended.subscribe();
             let mut outputs = Outputs::of(&task, self.generator.forerun().config());
-            let Ok(mut admitted) = self.admission.enter(1) else { return yield Err(shut_down()) };
+            let admitted = self.admission.enter(1, &self.metrics);
+            let Ok(mut admitted) = admitted else { return yield Err(shut_down()) };
             let place = tokio::select! {
                 biased;
                 end = interruption(&*context, &mut ended) => return yield end,

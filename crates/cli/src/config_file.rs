@@ -202,7 +202,8 @@ pub(crate) fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     found.filter(|argument| ![OPTION, "help", "version"].contains(&argument.get_id().as_str()))
 }
 
-fn words_of(argument: &Arg, name: &str, value: &Value) -> anyhow::Result<Vec<OsString>> {
+/// Returns an entry as words of a command line.
+pub(crate) fn words_of(argument: &Arg, name: &str, value: &Value) -> anyhow::Result<Vec<OsString>> {
     let long = argument.get_long().unwrap_or(name);
     let takes_value = argument.get_action().takes_values();
     Ok(match value {

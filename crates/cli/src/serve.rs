@@ -1,4 +1,6 @@
-//! `forerun serve`: an HTTP server with OpenAI's and Anthropic's APIs.
+//! `forerun serve`: an HTTP server with OpenAI's, Anthropic's and ollama's APIs.
+
+mod models_file;
 
 use crate::arguments::{LogFormat, ServeArguments};
 use crate::generate::{
@@ -9,23 +11,63 @@ use crate::note::Verbosity;
 use crate::ranks::Member;
 use crate::{note, progress};
 use anyhow::bail;
-use forerun::{ChatTemplate, Forerun, ModelSource, Plan};
-use forerun_server::{Server, ServerOptions};
+use forerun::Plan;
+use forerun_server::{Models, Server, ServerOptions};
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
-pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+    match arguments.models.clone() {
+        Some(file) => serve_file(&arguments, &file),
+        None => serve_one(arguments),
+    }
+}
+
+/// Serves the models of a file.
+fn serve_file(arguments: &ServeArguments, file: &Path) -> anyhow::Result<ExitCode> {
+    check(arguments)?;
+    let models = Arc::new(models_file::read(file)?);
+    start_log(arguments);
+    let server = Server::bind(server_options(arguments))?;
+    server.preload(&models)?;
+    answer(arguments, server, &models, &format!("the models of {}", file.display()))
+}
+
+/// Serves one model.
+fn serve_one(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     let is_unnamed = use_demonstration(&mut arguments.engine, demonstration_pair())?;
     let Some(member) = Member::join(&mut arguments.engine)? else { return Ok(ExitCode::SUCCESS) };
     if is_unnamed {
         note(NO_MODEL);
     }
+    check(&arguments)?;
+    start_log(&arguments);
+    let plan = Plan::new(options(&arguments.engine))?;
+    let server = Server::bind(server_options(&arguments))?;
+    let mut loader = progress::loader(arguments.engine.offline, true);
+    let (forerun, _) = member.open(&plan, &mut loader)?;
+    drop(loader);
+    if forerun.translates_drafts() {
+        note(TRANSLATED);
+    }
+    detail_plan(&forerun);
+    let template = forerun.chat_template(arguments.chat_template.as_deref())?;
+    let name = served_name(&arguments);
+    let pace = forerun.plan().placement().pace();
+    let paced = pace.map_or(String::new(), |pace| format!(", paced as {}", pace.name));
+    let models = Models::of_one(&*name, forerun, template, arguments.tool_parser);
+    answer(&arguments, server, &Arc::new(models), &(name + &paced))
+}
+
+/// Checks the options that need no model.
+fn check(arguments: &ServeArguments) -> anyhow::Result<()> {
     if arguments.api_key.iter().any(|key| key.trim().is_empty()) {
         bail!("--api-key is empty: give a key, or leave it out");
     }
@@ -47,17 +89,16 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     if arguments.served_model_name.as_ref().is_some_and(|name| name.trim().is_empty()) {
         bail!("--served-model-name is empty: give a name, or leave it out");
     }
-    start_log(&arguments);
-    let plan = Plan::new(options(&arguments.engine))?;
-    let server = Server::bind(server_options(&arguments))?;
-    let mut loader = progress::loader(arguments.engine.offline, true);
-    let (forerun, _) = member.open(&plan, &mut loader)?;
-    drop(loader);
-    if forerun.translates_drafts() {
-        note(TRANSLATED);
-    }
-    detail_plan(&forerun);
-    let template = template(&arguments, &forerun)?;
+    Ok(())
+}
+
+/// Answers requests until a signal.
+fn answer(
+    arguments: &ServeArguments,
+    server: Server,
+    models: &Arc<Models>,
+    name: &str,
+) -> anyhow::Result<ExitCode> {
     // The second signal ends the process at once.
     let (stop, stopped) = mpsc::channel();
     let again = AtomicBool::new(false);
@@ -65,18 +106,16 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         stop.send(()).ok();
         again.swap(true, Ordering::Relaxed)
     })?;
-    let (address, name) = (server.address(), served_name(&arguments));
-    let pace = forerun.plan().placement().pace();
-    let paced = pace.map_or(String::new(), |pace| format!(", paced as {}", pace.name));
+    let (address, name, parallel) = (server.address(), name.to_owned(), arguments.parallel);
     let until_stopped = move || {
         // For programs that start a server: it answers now, and with port 0 the line says which one
         // was chosen.
         let mut out = std::io::stdout();
         writeln!(out, "listening on http://{address}").and_then(|()| out.flush()).ok();
-        note(format_args!("serving {name}{paced}, up to {} answers at a time", arguments.parallel));
+        note(format_args!("serving {name}, up to {parallel} answers at a time"));
         stopped.recv().ok();
     };
-    server.run(forerun, template, until_stopped)?;
+    server.run(models, until_stopped)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -105,28 +144,12 @@ fn server_options(arguments: &ServeArguments) -> ServerOptions {
         request_timeout: Duration::from_secs(arguments.request_seconds),
         drain: Duration::from_secs(arguments.drain_seconds),
         api_keys: arguments.api_key.iter().map(|key| key.trim().to_owned()).collect(),
-        chat_syntax: arguments.tool_parser,
         cors_origins: arguments.cors_origin.clone(),
-        ..ServerOptions::new(
-            SocketAddr::new(arguments.host, arguments.port),
-            served_name(arguments),
-        )
+        ..ServerOptions::new(SocketAddr::new(arguments.host, arguments.port))
     }
 }
 
 /// Returns the name that was given to the model, or else its own.
 fn served_name(arguments: &ServeArguments) -> String {
     arguments.served_model_name.clone().unwrap_or_else(|| arguments.engine.model_name())
-}
-
-fn template(arguments: &ServeArguments, forerun: &Forerun) -> anyhow::Result<ChatTemplate> {
-    let file = forerun.tokenizer().file();
-    Ok(match (forerun.plan().model(), &arguments.chat_template) {
-        (ModelSource::Embedded(model), Some(choice)) => {
-            ChatTemplate::choose_embedded(model, choice)?
-        }
-        (ModelSource::Embedded(model), None) => ChatTemplate::from_embedded(model)?,
-        (_, Some(choice)) => ChatTemplate::choose(file, choice)?,
-        (_, None) => ChatTemplate::from_checkpoint(file)?,
-    })
 }

@@ -12,6 +12,8 @@ use crate::decoding::AnswerDecoders;
 use crate::drafter_context::DrafterContext;
 use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::memory;
+use crate::model_source::ModelSource;
 use crate::plan::{Method, Plan};
 use crate::ranks::RankError;
 use forerun_cache::{PageEvent, PoolUsage};
@@ -20,7 +22,7 @@ use forerun_core::trace::Trace;
 use forerun_decode::{AnswerDecoder, DraftPattern};
 use forerun_formats::Config;
 use forerun_runtime::{ClusterHandle, Runtime, Workers};
-use forerun_text::{GrammarCompiler, Tokenizer};
+use forerun_text::{ChatTemplate, ChatTemplateError, GrammarCompiler, Tokenizer};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -112,6 +114,32 @@ impl Forerun {
         let (opened, runtime) = OpenedPlan::start(plan, loader, None)?;
         let patterns = opened.patterns();
         Ok(opened.into_engine(connect(runtime), &patterns))
+    }
+
+    /// Returns the memory in bytes that an engine takes at most on cores, apart from activations:
+    /// the weights of its models, and full caches. It reads their files, but not their weights.
+    ///
+    /// # Errors
+    /// If a checkpoint cannot be read, or drafter and target do not fit together.
+    pub fn most_memory(plan: &Plan, loader: &mut Loader<'_>) -> Result<u64, ForerunError> {
+        memory::most_of_plan(plan, loader)
+    }
+
+    /// Returns the chat template of the target's checkpoint, or the one that `choice` names, as
+    /// [`ChatTemplate::choose`] does.
+    ///
+    /// # Errors
+    /// If there is no such template, or it is malformed.
+    pub fn chat_template(&self, choice: Option<&str>) -> Result<ChatTemplate, ChatTemplateError> {
+        let file = self.tokenizer.file();
+        match (self.plan.model(), choice) {
+            (ModelSource::Embedded(model), None) => ChatTemplate::from_embedded(model),
+            (ModelSource::Embedded(model), Some(choice)) => {
+                ChatTemplate::choose_embedded(model, choice)
+            }
+            (_, None) => ChatTemplate::from_checkpoint(file),
+            (_, Some(choice)) => ChatTemplate::choose(file, choice),
+        }
     }
 
     fn lock_learned(&self) -> MutexGuard<'_, AnswerDecoders> {

@@ -1,12 +1,16 @@
 //! Checks that models fit in memory, before they are loaded.
 
-use crate::drafter::SharedPart;
+use crate::drafter::{OpenDrafter, SharedPart};
 use crate::error::ForerunError;
+use crate::loader::Loader;
+use crate::plan::{Method, Plan};
+use forerun_core::Role;
 use forerun_cpu::{Share, Stage, Weights};
 #[cfg(feature = "gpu")]
 use forerun_formats::SpeculatorArchitecture;
 use forerun_formats::{Architecture, Checkpoint, LoadError, ModelTypes, Speculator};
-use forerun_runtime::available_memory;
+use forerun_model::{DEFAULT_CACHE_BYTES, DRAFTER_CACHE_BYTES};
+use forerun_runtime::{DeviceGroup, DeviceGroups, available_memory};
 
 /// Memory for activations, threads and everything else that is small, in bytes.
 const RESERVE: usize = 64 << 20;
@@ -110,6 +114,37 @@ pub(crate) fn of_shared_on_gpu(
         }
         _ => Ok(0),
     }
+}
+
+/// Returns the memory that a plan's models take at most on cores: their weights, and full caches.
+pub(crate) fn most_of_plan(plan: &Plan, loader: &mut Loader<'_>) -> Result<u64, ForerunError> {
+    let target = loader.open(plan.model())?;
+    let drafters = OpenDrafter::all(plan, &target, loader)?;
+    let is_on_cores = |replica: &usize| {
+        let groups = plan.placement().target(*replica);
+        let groups = groups.map(DeviceGroups::as_slice).unwrap_or_default();
+        // Of a target that is split between a GPU and cores, the whole counts.
+        plan.placement().gpu_of(Role::Target(*replica)).is_none()
+            || groups.iter().any(|group| matches!(group, DeviceGroup::GpuAndCores { .. }))
+    };
+    let cache = |default: usize| plan.cache_bytes().unwrap_or(default);
+    let mut bytes = 0_usize;
+    let replicas = (0..plan.placement().replicas()).filter(is_on_cores).count();
+    if replicas > 0 {
+        bytes = of_model(&target.checkpoint, plan.types(), CorePart::Whole)?;
+        bytes = bytes.saturating_add(replicas.saturating_mul(cache(DEFAULT_CACHE_BYTES)));
+    }
+    // With `auto`, a drafter may draft in two places.
+    let places = if plan.method() == Method::Auto { 2 } else { 1 };
+    for drafter in drafters.iter().filter(|drafter| drafter.gpu().is_none()) {
+        let default = match drafter.shared_part() {
+            Some(_) => DRAFTER_CACHE_BYTES,
+            None => DEFAULT_CACHE_BYTES,
+        };
+        bytes = bytes.saturating_add(drafter.memory(plan)?);
+        bytes = bytes.saturating_add(cache(default).saturating_mul(places));
+    }
+    Ok(bytes as u64)
 }
 
 /// Checks that models which need this memory can be loaded. Systems that do not say how much memory

@@ -85,10 +85,10 @@ impl Workers {
         Self::start_paced(None)
     }
 
-    fn start_paced(times: Option<PassTimes>) -> Self {
+    fn start_paced(times: Option<&PassTimes>) -> Self {
         let (sender, waits) = channel();
         let worker = |name: &str, role| {
-            let (waits, times) = (sender.clone(), times.clone());
+            let (waits, times) = (sender.clone(), times.cloned());
             WorkerSpec {
                 name: name.into(),
                 team: TeamSpec::Unpinned(1),
@@ -210,7 +210,7 @@ fn drafts_count_the_neighbours_of_each_level() {
 fn a_pass_on_a_paced_device_takes_its_time_even_if_it_is_cancelled() {
     let pass = Duration::from_millis(20);
     let rows_ns = vec![(1, pass.as_nanos() as u64)];
-    let mut workers = Workers::start_paced(Some(PassTimes { rows_ns, first_ns: None }));
+    let mut workers = Workers::start_paced(Some(&PassTimes { rows_ns, first_ns: None }));
     let cost = workers.run_together(Role::Target(0), vec![score(1, 10, &[])])[0];
     assert!(cost.passes == 3 && cost.busy_ns >= 3 * pass.as_nanos() as u64, "{cost:?}");
     let spans = workers.runtime.take_trace().spans;
@@ -223,7 +223,7 @@ fn a_pass_on_a_paced_device_takes_its_time_even_if_it_is_cancelled() {
 fn passes_that_overrun_the_time_of_their_device_are_counted() {
     let times = |ns| PassTimes { rows_ns: vec![(1, ns)], first_ns: None };
     for (times, all_overrun) in [(Some(times(1)), true), (None, false)] {
-        let mut workers = Workers::start_paced(times);
+        let mut workers = Workers::start_paced(times.as_ref());
         workers.run_together(Role::Drafter(0), vec![draft(1, &[1, 2], 4)]);
         for span in workers.runtime.take_trace().spans {
             let expected = if all_overrun { span.forwards_ns.len() } else { 0 };

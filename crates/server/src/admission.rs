@@ -21,7 +21,6 @@ struct Shared {
     /// The number of requests that wait for their first place.
     waiting: AtomicUsize,
     queue: usize,
-    metrics: Arc<Metrics>,
 }
 
 /// A request is refused, because as many others wait as the queue has room for.
@@ -38,6 +37,8 @@ pub struct Admitted {
     in_queue: bool,
     /// The number of answers that have no place yet.
     waiting: usize,
+    /// What counts the answers.
+    metrics: Arc<Metrics>,
 }
 
 /// The place of one answer. Dropping it frees it.
@@ -55,16 +56,17 @@ impl Drop for Place {
 impl Admission {
     /// Creates `parallel` places, at least one, and a queue for `queue` requests.
     #[must_use]
-    pub fn new(parallel: usize, queue: usize, metrics: Arc<Metrics>) -> Self {
+    pub fn new(parallel: usize, queue: usize) -> Self {
         let places = Arc::new(Semaphore::new(parallel.max(1)));
-        Self { shared: Arc::new(Shared { places, waiting: AtomicUsize::new(0), queue, metrics }) }
+        Self { shared: Arc::new(Shared { places, waiting: AtomicUsize::new(0), queue }) }
     }
 
-    /// Admits a request with `answers` answers, whose places come from [`Admitted::place`].
+    /// Admits a request with `answers` answers, whose places come from [`Admitted::place`]. They
+    /// are counted in `metrics`.
     ///
     /// # Errors
     /// If no place is free and the queue is full.
-    pub fn enter(&self, answers: usize) -> Result<Admitted, QueueFull> {
+    pub fn enter(&self, answers: usize, metrics: &Arc<Metrics>) -> Result<Admitted, QueueFull> {
         let shared = Arc::clone(&self.shared);
         let first = Arc::clone(&shared.places).try_acquire_owned().ok();
         let in_queue = first.is_none();
@@ -73,8 +75,8 @@ impl Admission {
             let entered = shared.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
             entered.map_err(|_| QueueFull)?;
         }
-        shared.metrics.waiting.add(answers as i64);
-        Ok(Admitted { shared, first, in_queue, waiting: answers })
+        metrics.waiting.add(answers as i64);
+        Ok(Admitted { shared, first, in_queue, waiting: answers, metrics: Arc::clone(metrics) })
     }
 }
 
@@ -89,7 +91,7 @@ impl Admitted {
             },
         };
         self.leave_queue();
-        let metrics = Arc::clone(&self.shared.metrics);
+        let metrics = Arc::clone(&self.metrics);
         if self.waiting > 0 {
             self.waiting -= 1;
             metrics.waiting.add(-1);
@@ -108,7 +110,7 @@ impl Admitted {
 impl Drop for Admitted {
     fn drop(&mut self) {
         self.leave_queue();
-        self.shared.metrics.waiting.add(-(self.waiting as i64));
+        self.metrics.waiting.add(-(self.waiting as i64));
     }
 }
 
@@ -119,8 +121,7 @@ mod tests {
     use tokio::time::timeout;
 
     fn admission(parallel: usize, queue: usize) -> (Admission, Arc<Metrics>) {
-        let metrics = Arc::new(Metrics::default());
-        (Admission::new(parallel, queue, Arc::clone(&metrics)), metrics)
+        (Admission::new(parallel, queue), Arc::new(Metrics::default()))
     }
 
     fn load(metrics: &Metrics) -> (i64, i64) {
@@ -130,16 +131,16 @@ mod tests {
     #[tokio::test]
     async fn places_and_the_queue_are_limited_and_freed() -> Result<(), QueueFull> {
         let (admission, metrics) = admission(1, 1);
-        let first = admission.enter(1)?.place().await;
+        let first = admission.enter(1, &metrics)?.place().await;
         assert_eq!(load(&metrics), (1, 0));
-        let mut waiting = admission.enter(1)?;
+        let mut waiting = admission.enter(1, &metrics)?;
         assert_eq!(load(&metrics), (1, 1));
-        assert_eq!(admission.enter(1).err(), Some(QueueFull));
+        assert_eq!(admission.enter(1, &metrics).err(), Some(QueueFull));
         drop(first);
         let second = waiting.place().await;
         assert_eq!(load(&metrics), (1, 0));
         // A request that gives up leaves the queue.
-        let mut gone = admission.enter(3)?;
+        let mut gone = admission.enter(3, &metrics)?;
         assert!(timeout(Duration::from_millis(1), gone.place()).await.is_err());
         assert_eq!(load(&metrics), (1, 3));
         drop(gone);
@@ -152,11 +153,11 @@ mod tests {
     #[tokio::test]
     async fn more_answers_than_places_wait_and_requests_take_turns() -> Result<(), QueueFull> {
         let (admission, metrics) = admission(2, 2);
-        let mut large = admission.enter(5)?;
+        let mut large = admission.enter(5, &metrics)?;
         let mut held = vec![large.place().await, large.place().await];
         assert_eq!(load(&metrics), (2, 3));
         let (sender, mut entered) = tokio::sync::mpsc::unbounded_channel();
-        let small = admission.enter(2)?;
+        let small = admission.enter(2, &metrics)?;
         for (name, mut request, answers) in [("large", large, 3), ("small", small, 2)] {
             let sender = sender.clone();
             tokio::spawn(async move {

@@ -7,7 +7,6 @@ mod speculation;
 pub(crate) use speculation::reason;
 pub use speculation::{Speculation, SpeculationError};
 
-use crate::admission::Place;
 use crate::cache_room::CacheRoom;
 use crate::metrics::Metrics;
 use forerun::{
@@ -107,11 +106,12 @@ impl Generator {
         self.lock().len()
     }
 
-    /// Starts an answer. It holds its place until it has ended.
+    /// Starts an answer. Its thread holds `held` until it has ended: its
+    /// [`Place`](crate::Place), and what else must last as long.
     ///
     /// # Panics
     /// Outside of a Tokio runtime.
-    pub fn start(self: &Arc<Self>, task: Task, place: Place) -> Events {
+    pub fn start<T: Send + 'static>(self: &Arc<Self>, task: Task, held: T) -> Events {
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
         let canceller = Canceller::new();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -119,9 +119,11 @@ impl Generator {
         let span = tracing::Span::current();
         let (this, events) = (Arc::clone(self), Events { receiver, canceller: canceller.clone() });
         tokio::task::spawn_blocking(move || {
-            let (_place, _span) = (place, span.entered());
+            let (_held, _span) = (held, span.entered());
             this.run(id, task, &canceller, &sender);
             this.lock().remove(&id);
+            // What is held may keep the engine loaded.
+            drop(this);
         });
         events
     }

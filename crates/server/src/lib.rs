@@ -1,4 +1,4 @@
-//! An HTTP server on [`forerun`], with OpenAI's API and Anthropic's Messages API.
+//! An HTTP server on [`forerun`], with OpenAI's API, Anthropic's Messages API and ollama's API.
 //!
 //! Each answer is a stream of the engine on a thread of its own. The engine's workers compute
 //! everything that is queued for them in one pass, and a row's numbers do not depend on the other
@@ -13,19 +13,20 @@ mod api;
 mod cache_room;
 mod generation;
 mod metrics;
+mod models;
 mod options;
 mod page;
 
 pub use admission::{Admission, Admitted, Place, QueueFull};
 pub use generation::{Events, Generator, Speculation, SpeculationError, Task};
 pub use metrics::Metrics;
+pub use models::{KeepAlive, LoadFailure, ModelOptions, Models, ModelsError, UnknownKeepAlive};
 
 pub use forerun::text::{ChatSyntax, UnknownSyntax};
 pub use options::ServerOptions;
 
 use api::state::State;
 use axum::Router;
-use forerun::{ChatTemplate, Forerun};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -44,18 +45,26 @@ pub enum ServerError {
         /// The system's error.
         cause: std::io::Error,
     },
+    /// A model that is loaded before the first request cannot be.
+    #[error("cannot load the model {name:?}: {cause}")]
+    Load {
+        /// The model's name.
+        name: String,
+        /// The reason.
+        cause: LoadFailure,
+    },
     /// The system does not give the server what it needs.
     #[error("the server cannot run: {0}")]
     Run(std::io::Error),
 }
 
-/// A server that listens. Until its model is loaded, it serves the page and answers other requests
+/// A server that listens. Until it has its models, it serves the page and answers other requests
 /// with 503.
 pub struct Server {
     address: SocketAddr,
     options: ServerOptions,
     runtime: tokio::runtime::Runtime,
-    /// The routes, once the model is loaded.
+    /// The routes, once the server has its models.
     routes: Arc<OnceLock<Router>>,
     /// Whether the server stops.
     stopping: watch::Sender<bool>,
@@ -70,7 +79,7 @@ impl Server {
     pub fn bind(options: ServerOptions) -> Result<Self, ServerError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            // One thread for each answer, and some for encoding prompts.
+            // One thread for each answer, and some for encoding prompts and loading models.
             .max_blocking_threads(options.parallel + 4)
             .thread_name("forerun-http")
             .enable_all()
@@ -94,34 +103,38 @@ impl Server {
         self.address
     }
 
+    /// Loads the models that are wanted before the first request.
+    ///
+    /// # Errors
+    /// Names the first model that cannot be loaded.
+    pub fn preload(&self, models: &Arc<Models>) -> Result<(), ServerError> {
+        self.runtime
+            .block_on(models.preload())
+            .map_err(|(name, cause)| ServerError::Load { name, cause })
+    }
+
     /// Answers requests until `stop` returns. It is called on a thread of its own when the server
-    /// has its model. When it has returned, no connection is accepted, and answers may finish for
+    /// has its models. When it has returned, no connection is accepted, and answers may finish for
     /// [`ServerOptions::drain`] before they are cancelled.
     ///
     /// # Errors
     /// If the system fails.
     pub fn run(
         self,
-        forerun: Forerun,
-        template: ChatTemplate,
+        models: &Arc<Models>,
         stop: impl FnOnce() + Send + 'static,
     ) -> Result<(), ServerError> {
         let Self { options, runtime, routes, stopping, mut connections, .. } = self;
-        let metrics = Arc::new(Metrics::default());
-        let syntax = options.chat_syntax.unwrap_or_else(|| ChatSyntax::of_template(&template));
-        let generator = Arc::new(Generator::new(forerun, Arc::clone(&metrics)));
         let state = State {
-            generator: Arc::clone(&generator),
-            template,
-            syntax,
-            admission: Admission::new(options.parallel, options.queue, Arc::clone(&metrics)),
-            metrics,
+            models: Arc::clone(models),
+            admission: Admission::new(options.parallel, options.queue),
             keys: options.api_keys.iter().map(|key| api::key_hash(key)).collect(),
             started: SystemTime::now(),
             options,
         };
         let drain = state.options.drain;
         routes.get_or_init(|| api::router(Arc::new(state)));
+        runtime.spawn(Arc::clone(models).unload_unused());
         let stopped = stopping.subscribe();
         std::thread::spawn(move || {
             stop();
@@ -131,7 +144,7 @@ impl Server {
             let cancel = async {
                 until_stopped(stopped).await;
                 tokio::time::sleep(drain).await;
-                generator.cancel_all();
+                models.cancel_all();
                 // Cancelled answers end at once. Connections that stay open do not hold up the end.
                 tokio::time::sleep(Duration::from_secs(1)).await;
             };
@@ -140,7 +153,7 @@ impl Server {
                 () = cancel => Ok(()),
             }
         });
-        generator.cancel_all();
+        models.cancel_all();
         runtime.shutdown_timeout(Duration::from_secs(5));
         ended.map_err(ServerError::Run)
     }

@@ -96,63 +96,98 @@ impl Metrics {
         }
     }
 
-    /// Writes all metrics. `model` is the name in their labels, and `cache_usage` the share of the
-    /// cache that is in use.
+    /// Writes the metrics of one model, as [`render_all`] does.
     #[must_use]
     pub fn render(&self, model: &str, cache_usage: Option<f64>) -> String {
-        let mut text = String::new();
-        let label = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let mut number = |name: &str, kind: &str, help: &str, value: f64| {
-            let labels = format!("{{model_name=\"{label}\"}}");
-            writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}")
-                .ok();
+        render_all(&[Series { model, metrics: self, cache_usage }])
+    }
+}
+
+/// The metrics of one model.
+pub(crate) struct Series<'a> {
+    /// The name in the labels.
+    pub(crate) model: &'a str,
+    pub(crate) metrics: &'a Metrics,
+    /// The share of the cache that is in use.
+    pub(crate) cache_usage: Option<f64>,
+}
+
+impl Series<'_> {
+    fn label(&self) -> String {
+        self.model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    }
+}
+
+/// Writes the metrics of all models.
+pub(crate) fn render_all(models: &[Series<'_>]) -> String {
+    let mut text = String::new();
+    let mut number =
+        |name: &str, kind: &str, help: &str, value: &dyn Fn(&Series<'_>) -> Option<f64>| {
+            let mut lines = String::new();
+            for series in models {
+                if let Some(value) = value(series) {
+                    let label = series.label();
+                    writeln!(lines, "{name}{{model_name=\"{label}\"}} {value}").ok();
+                }
+            }
+            if !lines.is_empty() {
+                writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
+                text.push_str(&lines);
+            }
         };
-        // The names that the inference extension of the Kubernetes gateway reads.
-        let (running, waiting) = (self.running.get() as f64, self.waiting.get() as f64);
-        number("vllm:num_requests_running", "gauge", "Answers in progress.", running);
-        number("vllm:num_requests_waiting", "gauge", "Answers in the queue.", waiting);
-        if let Some(share) = cache_usage {
-            let help = "Share of the cache that answers in progress use.";
-            number("vllm:kv_cache_usage_perc", "gauge", help, share);
-        }
-        for (name, help, counter) in [
-            ("prefix_cache_queries", "Tokens of prompts.", &self.prompt_tokens),
-            ("prefix_cache_hits", "Tokens of prompts that were in the cache.", &self.cached_tokens),
-        ] {
-            number(&format!("vllm:{name}_total"), "counter", help, counter.get() as f64);
-        }
-        for (name, help, counter) in [
-            ("answers", "Finished answers.", &self.answers),
-            (
-                "answers_cancelled",
-                "Answers whose client went away, or that timed out.",
-                &self.cancelled,
-            ),
-            ("pauses", "Times that an answer paused because the caches were full.", &self.paused),
-            ("answers_failed", "Answers that failed.", &self.failed),
-            ("prompt_tokens", "Tokens of prompts.", &self.prompt_tokens),
-            ("generated_tokens", "Tokens of answers.", &self.generated_tokens),
-            ("draft_tokens", "Drafted tokens.", &self.draft_tokens),
-            ("accepted_tokens", "Drafted tokens that the target accepted.", &self.accepted_tokens),
-            ("target_forwards", "Forward passes of the target.", &self.target_forwards),
-        ] {
-            number(&format!("forerun_{name}_total"), "counter", help, counter.get() as f64);
-        }
-        for (name, help, histogram) in [
-            (
-                "time_to_first_token",
-                "From the start of an answer to its first token.",
-                &self.first_token,
-            ),
-            (
-                "inter_token",
-                "Between tokens that are committed one after another.",
-                &self.between_commits,
-            ),
-            ("answer", "Of whole answers.", &self.answer),
-        ] {
-            let name = format!("forerun_{name}_seconds");
-            writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram").ok();
+    // The names that the inference extension of the Kubernetes gateway reads.
+    number("vllm:num_requests_running", "gauge", "Answers in progress.", &|series| {
+        Some(series.metrics.running.get() as f64)
+    });
+    number("vllm:num_requests_waiting", "gauge", "Answers in the queue.", &|series| {
+        Some(series.metrics.waiting.get() as f64)
+    });
+    let help = "Share of the cache that answers in progress use.";
+    number("vllm:kv_cache_usage_perc", "gauge", help, &|series| series.cache_usage);
+    type Count = fn(&Metrics) -> &Counter;
+    let counters: [(&str, &str, Count); 11] = [
+        ("vllm:prefix_cache_queries", "Tokens of prompts.", |all| &all.prompt_tokens),
+        ("vllm:prefix_cache_hits", "Tokens of prompts that were in the cache.", |all| {
+            &all.cached_tokens
+        }),
+        ("forerun_answers", "Finished answers.", |all| &all.answers),
+        (
+            "forerun_answers_cancelled",
+            "Answers whose client went away, or that timed out.",
+            |all| &all.cancelled,
+        ),
+        ("forerun_pauses", "Times that an answer paused because the caches were full.", |all| {
+            &all.paused
+        }),
+        ("forerun_answers_failed", "Answers that failed.", |all| &all.failed),
+        ("forerun_prompt_tokens", "Tokens of prompts.", |all| &all.prompt_tokens),
+        ("forerun_generated_tokens", "Tokens of answers.", |all| &all.generated_tokens),
+        ("forerun_draft_tokens", "Drafted tokens.", |all| &all.draft_tokens),
+        ("forerun_accepted_tokens", "Drafted tokens that the target accepted.", |all| {
+            &all.accepted_tokens
+        }),
+        ("forerun_target_forwards", "Forward passes of the target.", |all| &all.target_forwards),
+    ];
+    for (name, help, count) in counters {
+        number(&format!("{name}_total"), "counter", help, &|series| {
+            Some(count(series.metrics).get() as f64)
+        });
+    }
+    type Times = fn(&Metrics) -> &Histogram;
+    let histograms: [(&str, &str, Times); 3] = [
+        ("time_to_first_token", "From the start of an answer to its first token.", |all| {
+            &all.first_token
+        }),
+        ("inter_token", "Between tokens that are committed one after another.", |all| {
+            &all.between_commits
+        }),
+        ("answer", "Of whole answers.", |all| &all.answer),
+    ];
+    for (name, help, times) in histograms {
+        let name = format!("forerun_{name}_seconds");
+        writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram").ok();
+        for series in models {
+            let (label, histogram) = (series.label(), times(series.metrics));
             for (end, count) in BUCKETS.iter().zip(&histogram.counts) {
                 let count = count.get();
                 writeln!(text, "{name}_bucket{{model_name=\"{label}\",le=\"{end}\"}} {count}").ok();
@@ -162,6 +197,6 @@ impl Metrics {
             writeln!(text, "{name}_sum{{model_name=\"{label}\"}} {sum}").ok();
             writeln!(text, "{name}_count{{model_name=\"{label}\"}} {count}").ok();
         }
-        text
     }
+    text
 }

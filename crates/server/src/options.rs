@@ -1,6 +1,5 @@
 //! The options of a server.
 
-use forerun::text::ChatSyntax;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -9,8 +8,6 @@ use std::time::Duration;
 pub struct ServerOptions {
     /// The address to listen on. Port 0 chooses a free one.
     pub address: SocketAddr,
-    /// The name of the model in requests and answers.
-    pub model_name: String,
     /// The number of answers that are generated at the same time, at least 1.
     pub parallel: usize,
     /// The number of requests that wait for their first place. Further ones are refused with 429.
@@ -23,26 +20,22 @@ pub struct ServerOptions {
     pub drain: Duration,
     /// The keys that requests may have. Without any, every request is accepted.
     pub api_keys: Vec<String>,
-    /// How the model writes reasoning and tool calls. `None` recognises it by the chat template.
-    pub chat_syntax: Option<ChatSyntax>,
     /// The origins whose web pages may use the server; `*` for all of them.
     pub cors_origins: Vec<String>,
 }
 
 impl ServerOptions {
-    /// The options for a model on this machine: up to 8 answers at a time, and 64 in the queue.
+    /// The options for this machine: up to 8 answers at a time, and 64 in the queue.
     #[must_use]
-    pub fn new(address: SocketAddr, model_name: impl Into<String>) -> Self {
+    pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
-            model_name: model_name.into(),
             parallel: 8,
             queue: 64,
             max_body_bytes: 8 << 20,
             request_timeout: Duration::from_secs(600),
             drain: Duration::from_secs(30),
             api_keys: Vec::new(),
-            chat_syntax: None,
             cors_origins: Vec::new(),
         }
     }

@@ -3,9 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::*;
-use forerun::{Forerun, RandomPair};
+use forerun::{ChatTemplate, Forerun, RandomPair};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_server::{Models, Server};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
@@ -492,7 +493,8 @@ fn tools_of_unknown_types_are_left_out() {
 fn models_may_have_slashes_in_their_names() {
     let pair = RandomPair::make().unwrap();
     let name = "owner/model name:Q4_K_M/x";
-    let server = serve_with(&pair, |options| options.model_name = name.to_owned());
+    let models = Models::of_one(name, engine(&pair), ChatTemplate::plain().unwrap(), None);
+    let server = run_models(Server::bind(server_options()).unwrap(), models);
     for path in [
         "/v1/models/owner/model%20name:Q4_K_M/x",
         "/v1/models/owner%2Fmodel%20name%3AQ4_K_M%2fx",

@@ -316,12 +316,9 @@ fn wrong_requests_are_named() {
     }
     assert_eq!(text(&"x".repeat(200_000)).status, 413);
     assert_eq!(server.get("/v1/nothing").status, 404);
-    for (path, instead) in [
-        ("/completion", "/v1/completions"),
-        ("/chat/completions", "/v1/chat/completions"),
-        ("/api/generate", "/v1/completions"),
-        ("/api/chat", "/v1/chat/completions"),
-    ] {
+    for (path, instead) in
+        [("/completion", "/v1/completions"), ("/chat/completions", "/v1/chat/completions")]
+    {
         let missing = server.post(path, &json!({}));
         assert_eq!(missing.status, 404);
         let message = format!("there is no POST {path}: use POST {instead}");
@@ -427,7 +424,7 @@ fn a_prompt_that_was_answered_before_comes_from_the_cache() {
 #[test]
 fn a_server_without_a_model_asks_to_come_again() {
     let pair = RandomPair::make().unwrap();
-    let server = Server::bind(ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL)).unwrap();
+    let server = Server::bind(server_options()).unwrap();
     let early = Running { address: server.address(), stop: None, thread: None };
     for path in ["/health", "/v1/models", "/metrics"] {
         let response = early.get(path);
@@ -435,7 +432,7 @@ fn a_server_without_a_model_asks_to_come_again() {
         assert!(response.headers.contains("retry-after: 1"), "{}", response.headers);
         assert_eq!(response.json()["error"]["code"], "loading");
     }
-    let taken = Server::bind(ServerOptions::new(early.address, MODEL)).err().unwrap();
+    let taken = Server::bind(ServerOptions::new(early.address)).err().unwrap();
     assert!(taken.to_string().contains(&early.address.to_string()), "{taken}");
     let running = run(server, engine(&pair));
     while running.get("/health").status == 503 {

@@ -8,7 +8,7 @@
 use forerun::{
     ChatTemplate, Forerun, Grammar, Options, Plan, RandomPair, Request, SamplingOptions,
 };
-use forerun_server::{Server, ServerOptions};
+use forerun_server::{Models, Server, ServerOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 const CLIENTS: usize = 64;
@@ -160,7 +160,7 @@ fn answers_under_load_are_those_of_the_same_requests_alone() {
     let (answers, seed) = (number("FORERUN_CASES", 300) as usize, number("FORERUN_CASE_SEED", 1));
     let pair = RandomPair::make().unwrap();
     let plain = open(pair.target(), None);
-    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), "random");
+    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap());
     // Requests whose clients have gone away may still be in the queue.
     (options.parallel, options.queue) = (16, 2 * CLIENTS);
     let server = Server::bind(options).unwrap();
@@ -170,7 +170,8 @@ fn answers_under_load_are_those_of_the_same_requests_alone() {
     let template = ChatTemplate::plain().unwrap();
     let mut random = StdRng::seed_from_u64(seed);
     std::thread::scope(|scope| {
-        scope.spawn(|| server.run(engine, template, move || _ = stopped.recv()).unwrap());
+        let models = Arc::new(Models::of_one("random", engine, template, None));
+        scope.spawn(move || server.run(&models, move || _ = stopped.recv()).unwrap());
         let agent = ureq::Agent::new_with_defaults();
         // Until the server has its model, it answers 503.
         while agent.get(format!("http://{address}/health")).call().is_err() {

@@ -6,6 +6,8 @@ mod common;
 mod fields;
 mod http;
 mod load_equality;
+mod models;
+mod ollama;
 mod page;
 mod schemas;
 mod tokens;

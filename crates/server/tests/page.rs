@@ -3,12 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun::{ChatTemplate, Forerun, Options, Plan, RandomPair};
-use forerun_server::{Server, ServerOptions};
+use forerun_server::{Models, Server, ServerOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Drop for Running {
 }
 
 fn bind(change: impl FnOnce(&mut ServerOptions)) -> Server {
-    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL);
+    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap());
     change(&mut options);
     Server::bind(options).unwrap()
 }
@@ -48,7 +48,8 @@ fn run(server: Server, target: &Path, drafter: Option<&Path>) -> Running {
     let address = server.address();
     let (stop, stopped) = mpsc::channel();
     let template = ChatTemplate::plain().unwrap();
-    let run = move || server.run(engine, template, move || _ = stopped.recv()).unwrap();
+    let models = Arc::new(Models::of_one(MODEL, engine, template, None));
+    let run = move || server.run(&models, move || _ = stopped.recv()).unwrap();
     let thread = Some(std::thread::spawn(run));
     let running = Running { address, agent: agent(), stop: Some(stop), thread };
     while running.get("/health").status != 200 {

@@ -123,6 +123,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "it is parsed once")]
 pub(crate) enum Command {
     /// Continue a prompt.
     ///
@@ -152,7 +153,7 @@ pub(crate) enum Command {
     /// `~/.cache/huggingface`).
     #[command(subcommand)]
     Models(Models),
-    /// Serve a model over HTTP, with OpenAI's and Anthropic's APIs.
+    /// Serve models over HTTP, with OpenAI's, Anthropic's and ollama's APIs.
     ///
     /// Answers to several clients share forward passes. A client's text does not depend on the
     /// others.
@@ -161,7 +162,7 @@ pub(crate) enum Command {
     #[cfg(feature = "server")]
     #[command(allow_negative_numbers = true)]
     Serve(Box<ServeArguments>),
-    /// Serve a model over HTTP, with OpenAI's and Anthropic's APIs (needs the feature `server`).
+    /// Serve models over HTTP, with OpenAI's, Anthropic's and ollama's APIs (needs the feature `server`).
     #[cfg(not(feature = "server"))]
     #[command(hide = true, disable_help_flag = true)]
     Serve(Missing),

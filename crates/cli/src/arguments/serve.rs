@@ -5,6 +5,7 @@ use super::{EngineArguments, values};
 use clap::{Args, ValueEnum};
 use forerun_server::ChatSyntax;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// How the log of a server is written.
@@ -26,6 +27,22 @@ pub(crate) struct ServeArguments {
     /// Port to listen on; 0 chooses a free one.
     #[arg(long, value_name = "PORT", default_value_t = 8080, help_heading = SERVER)]
     pub(crate) port: u16,
+
+    /// Serve the models of a TOML file, which are loaded when a request names them.
+    ///
+    /// Each `[[model]]` has a `path` and, if wanted, `name`, `aliases`, `preload`, `keep-alive`,
+    /// `chat-template`, `tool-parser`, and options such as `draft-model`, `placement` and
+    /// `cache-bytes`. `default` and `memory-budget` are for all of them.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = [
+            "ModelArguments", "EngineArguments", "EasySpecArguments", "served_model_name",
+            "chat_template", "tool_parser",
+        ],
+        help_heading = SERVER
+    )]
+    pub(crate) models: Option<PathBuf>,
 
     /// Name of the model in requests and answers [default: the name of its file or directory, or
     /// its hub id]

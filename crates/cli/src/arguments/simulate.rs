@@ -11,6 +11,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "it is parsed once")]
 pub(crate) enum Simulate {
     /// Simulate one answer and print its timeline.
     ///

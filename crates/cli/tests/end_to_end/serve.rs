@@ -32,6 +32,37 @@ fn it_serves_until_a_signal() {
 }
 
 #[test]
+fn it_serves_the_models_of_a_file() {
+    let models = Models::pair();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("models.toml");
+    let text = format!(
+        "[[model]]\nname = \"one\"\npath = {0:?}\npreload = true\n\
+         [[model]]\nname = \"two\"\npath = {0:?}\ncontext-length = 99\n",
+        models.target()
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let run = Run::forerun().with(&["serve", "--port", "0", "--models", file]);
+    let mut running = run.start();
+    let line = running.wait_for_line();
+    let address = line.strip_prefix("listening on http://").unwrap();
+    let listed = get(address, "/v1/models");
+    for word in ["\"one\"", "\"two\"", "\"max_model_len\":99"] {
+        assert!(listed.contains(word), "{listed}");
+    }
+    let loaded = get(address, "/api/ps");
+    assert!(loaded.contains("\"one\"") && !loaded.contains("\"two\""), "{loaded}");
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code, Some(0));
+    // The options of a model are in the file.
+    let run = Run::forerun().with(&["serve", "--models", file, "--threads", "1"]);
+    run.finish().assert_refused("--threads", &["--models"]);
+    let run = Run::forerun().with(&["serve", "--models", "nowhere.toml"]);
+    run.finish().assert_refused("--models", &["nowhere.toml"]);
+}
+
+#[test]
 fn wrong_options_of_a_server_are_refused() {
     for (option, value, words) in [
         ("--api-key", "é", &["--api-key", "ASCII"][..]),

@@ -4,18 +4,22 @@ use super::error::{ApiError, of_engine};
 use super::state::State;
 use crate::admission::{Admitted, QueueFull};
 use crate::generation::{Events, Generator, Task};
-use axum::http::StatusCode;
+use crate::models::Lease;
+use axum::body::{Body, Bytes};
+use axum::http::{StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use forerun::text::GrammarError;
 use forerun::text::{ChatParser, ChatPart as Part};
 use forerun::{Answer, AnswerEvent, AnswerToken, Finish, ForerunError, Method, Request, TokenId};
+use serde_json::Value;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{Instrument, Span};
 
@@ -117,17 +121,22 @@ impl Answers {
     ///
     /// # Errors
     /// If the request cannot be answered, or the queue is full. Later errors are events.
-    pub(crate) async fn start(state: &Arc<State>, prepared: Prepared) -> Result<Self, ApiError> {
-        let deadline = Instant::now() + state.options.request_timeout;
-        let generator = Arc::clone(&state.generator);
-        let checked = prepare(move || prepared.check(&generator).map(|()| prepared));
+    pub(crate) async fn start(
+        state: &State,
+        model: &Arc<Lease>,
+        prepared: Prepared,
+    ) -> Result<Self, ApiError> {
+        let deadline = Instant::from_std(model.asked) + state.options.request_timeout;
+        let shared = Arc::clone(model);
+        let checked = prepare(move || prepared.check(&shared.generator).map(|()| prepared));
         let prepared = timeout_at(deadline, checked).await.map_err(|_| timed_out())??;
         let count = prepared.choices();
-        let admitted = state.admission.enter(count).map_err(|full: QueueFull| {
+        let admitted = state.admission.enter(count, &model.metrics);
+        let admitted = admitted.map_err(|full: QueueFull| {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, full.to_string())
         })?;
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
-        let start = Start { generator: Arc::clone(&state.generator), prepared, deadline, sender };
+        let start = Start { model: Arc::clone(model), prepared, deadline, sender };
         spawn(start.run(admitted));
         Ok(Self { receiver, count })
     }
@@ -171,7 +180,7 @@ fn append(parts: &mut Vec<Part>, part: Part) {
 
 /// The answers of a request that have no place yet.
 struct Start {
-    generator: Arc<Generator>,
+    model: Arc<Lease>,
     prepared: Prepared,
     deadline: Instant,
     sender: mpsc::Sender<(usize, Result<ChoiceEvent, ApiError>)>,
@@ -180,7 +189,7 @@ struct Start {
 impl Start {
     /// Starts each answer when there is a place for it, until the client goes away.
     async fn run(self, mut admitted: Admitted) {
-        let Self { generator, prepared, deadline, sender } = self;
+        let Self { model, prepared, deadline, sender } = self;
         for index in 0..prepared.choices() {
             let place = tokio::select! {
                 place = timeout_at(deadline, admitted.place()) => place,
@@ -191,7 +200,8 @@ impl Start {
                 return;
             };
             let choice = Choice {
-                events: generator.start(prepared.task(index), place),
+                // The model stays loaded until the answer's thread has ended.
+                events: model.generator.start(prepared.task(index), (Arc::clone(&model), place)),
                 parser: (prepared.parser)(),
                 tokens: Vec::new(),
                 fields: prepared.fields,
@@ -283,44 +293,66 @@ fn ended_early() -> ApiError {
     ApiError::internal("the answer ended without a result")
 }
 
-fn timed_out() -> ApiError {
+pub(crate) fn timed_out() -> ApiError {
     let message = "the request took longer than this server allows, and was ended";
     ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).with_code("timeout")
 }
 
-/// Writes the server-sent events of one API.
+/// Writes the stream of one API.
 pub(crate) trait StreamWriter: Send + 'static {
-    /// Returns the events before the first part.
-    fn begin(&mut self) -> Vec<Event>;
+    /// A server-sent event, or a line of JSON.
+    type Item: Send + 'static;
 
-    /// Returns the events of a part. `tokens` are those since the part before.
-    fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Event>;
+    /// Returns what comes before the first part.
+    fn begin(&mut self) -> Vec<Self::Item>;
 
-    /// Returns the events at the end of a choice.
-    fn end_choice(&mut self, choice: usize, answer: &Answer) -> Vec<Event>;
+    /// Returns the items of a part. `tokens` are those since the part before.
+    fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Self::Item>;
 
-    /// Returns the last events.
-    fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Event>;
+    /// Returns the items at the end of a choice.
+    fn end_choice(&mut self, choice: usize, answer: &Answer) -> Vec<Self::Item>;
 
-    /// Returns the events of an error, which ends the stream.
-    fn error(&mut self, error: &ApiError) -> Vec<Event>;
+    /// Returns the last items.
+    fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Self::Item>;
 
-    /// Logs an error, and returns its events.
-    fn failed(&mut self, error: &ApiError) -> Vec<Event> {
+    /// Returns the items of an error, which ends the stream.
+    fn error(&mut self, error: &ApiError) -> Vec<Self::Item>;
+
+    /// Logs an error, and returns its items.
+    fn failed(&mut self, error: &ApiError) -> Vec<Self::Item> {
         tracing::warn!(error = error.message(), "stream failed");
         self.error(error)
     }
 }
 
-/// Returns a stream of answers. Its headers are sent at once, with a comment, and then further
-/// comments until there is something to send. The API's first events are sent together with those
-/// of the first token.
-pub(crate) fn stream(mut answers: Answers, mut writer: impl StreamWriter) -> Response {
-    let (sender, receiver) = mpsc::channel::<Result<Event, Infallible>>(EVENTS_AHEAD);
+/// Returns a stream of server-sent events. Its headers are sent at once, with a comment, and then
+/// further comments until there is something to send. The API's first events are sent together with
+/// those of the first token.
+pub(crate) fn stream(answers: Answers, writer: impl StreamWriter<Item = Event>) -> Response {
+    let comment = Event::default().comment("keep-alive");
+    let events = items(answers, writer, vec![comment]).map(Ok::<Event, Infallible>);
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE).text("keep-alive");
+    Sse::new(events).keep_alive(keep_alive).into_response()
+}
+
+/// Returns a stream of JSON objects, one on each line. It has no place for comments.
+pub(crate) fn stream_lines(answers: Answers, writer: impl StreamWriter<Item = Value>) -> Response {
+    let lines = items(answers, writer, Vec::new());
+    let lines = lines.map(|line| Ok::<_, Infallible>(Bytes::from(format!("{line}\n"))));
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+/// Returns what a writer makes of answers, after the `first` items.
+fn items<W: StreamWriter>(
+    mut answers: Answers,
+    mut writer: W,
+    first: Vec<W::Item>,
+) -> ReceiverStream<W::Item> {
+    let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
     let gone = sender.clone();
-    let send = async move |events: Vec<Event>| {
-        for event in events {
-            if sender.send(Ok(event)).await.is_err() {
+    let send = async move |items: Vec<W::Item>| {
+        for item in items {
+            if sender.send(item).await.is_err() {
                 return Err(Gone);
             }
         }
@@ -334,8 +366,8 @@ pub(crate) fn stream(mut answers: Answers, mut writer: impl StreamWriter) -> Res
         }
     };
     let mut ended: Vec<Option<Box<Answer>>> = (0..count).map(|_| None).collect();
-    let mut run = async move || -> Result<(), Gone> {
-        send(vec![Event::default().comment("keep-alive")]).await?;
+    let run = async move || -> Result<(), Gone> {
+        send(first).await?;
         let mut event = next().await?;
         send(writer.begin()).await?;
         while let Some((choice, result)) = event {
@@ -357,8 +389,7 @@ pub(crate) fn stream(mut answers: Answers, mut writer: impl StreamWriter) -> Res
         }
     };
     spawn(async move { _ = run().await });
-    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE).text("keep-alive");
-    Sse::new(ReceiverStream::new(receiver)).keep_alive(keep_alive).into_response()
+    ReceiverStream::new(receiver)
 }
 
 /// The client went away.

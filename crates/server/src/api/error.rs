@@ -97,7 +97,14 @@ fn shortened(mut message: String) -> String {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, axum::Json(self.body())).into_response();
+        self.with_body(&self.body())
+    }
+}
+
+impl ApiError {
+    /// Returns the response with the body of any API.
+    pub(crate) fn with_body(&self, body: &Value) -> Response {
+        let mut response = (self.status, axum::Json(body)).into_response();
         let later = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
         if later.contains(&self.status) {
             let wait = header::HeaderValue::from_static("1");
@@ -132,6 +139,12 @@ pub(crate) fn of_engine(error: &ForerunError, param: &str) -> ApiError {
         }
         _ => ApiError::internal(plain(&without_paths(error.to_string()))),
     }
+}
+
+/// A model cannot be loaded.
+pub(crate) fn of_loading(model: &str, reason: String) -> ApiError {
+    let reason = plain(&without_paths(reason));
+    ApiError::internal(format!("cannot load the model {model:?}: {reason}"))
 }
 
 /// An error of a conversation.

@@ -5,11 +5,13 @@ pub(crate) mod answers;
 mod anthropic;
 pub(crate) mod error;
 pub(crate) mod fields;
+mod ollama;
 mod openai;
 mod props;
 pub(crate) mod state;
 mod tokens;
 
+use crate::models::Entry;
 use crate::page;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -27,6 +29,7 @@ use sha2::{Digest, Sha256};
 use state::{State, unix_seconds};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 use tower::ServiceExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
@@ -41,6 +44,13 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::ps))
+        .route("/api/show", post(ollama::show))
+        .route("/api/embed", post(ollama::embed))
+        .route("/api/embeddings", post(ollama::embed))
         .route("/props", get(props::props))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
@@ -50,18 +60,19 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .merge(guarded)
         .merge(page::router())
         .route("/health", get(async || Json(json!({"status": "ok"}))))
+        .route("/api/version", get(ollama::version))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
         .fallback(async |request: Request| {
             let (method, path) = (request.method(), request.uri().path());
-            let instead = instead_of(path).map(|other| format!(": use {other}"));
+            let instead = instead_of(path).map(|other| format!(": {other}"));
             let message = format!("there is no {method} {path}{}", instead.unwrap_or_default());
-            ApiError::new(StatusCode::NOT_FOUND, message)
+            of_path(path, ApiError::new(StatusCode::NOT_FOUND, message))
         })
         .method_not_allowed_fallback(async |request: Request| {
             let (method, path) = (request.method(), request.uri().path());
             let message = format!("{path} does not answer {method}");
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
+            of_path(path, ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message))
         });
     let router = match cors(&state.options.cors_origins) {
         Some(cors) => router.layer(cors),
@@ -73,21 +84,32 @@ pub(crate) fn router(state: Arc<State>) -> Router {
 /// Returns what stands in place of a path of llama-server or ollama, or of one without `/v1`.
 fn instead_of(path: &str) -> Option<&'static str> {
     Some(match path {
-        "/completion" | "/completions" | "/api/generate" => "POST /v1/completions",
-        "/chat/completions" | "/api/chat" => "POST /v1/chat/completions",
-        "/responses" => "POST /v1/responses",
-        "/messages" => "POST /v1/messages",
-        "/models" | "/api/tags" | "/api/show" | "/api/ps" => "GET /v1/models",
+        "/completion" | "/completions" => "use POST /v1/completions",
+        "/chat/completions" => "use POST /v1/chat/completions",
+        "/responses" => "use POST /v1/responses",
+        "/messages" => "use POST /v1/messages",
+        "/models" => "use GET /v1/models",
+        "/api/pull" | "/api/push" | "/api/create" | "/api/copy" | "/api/delete" => {
+            "name the models when the server is started"
+        }
         _ => return None,
     })
+}
+
+/// Returns an error in the form of the API that a path belongs to.
+fn of_path(path: &str, error: ApiError) -> Response {
+    match path.starts_with("/api/") {
+        true => ollama::OllamaError::from(error).into_response(),
+        false => error.into_response(),
+    }
 }
 
 /// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being
 /// loaded, and only the page is served.
 pub(crate) fn when_loaded(routes: Arc<OnceLock<Router>>) -> Router {
-    let before = page::router().fallback(async || {
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the model is being loaded")
-            .with_code("loading")
+    let before = page::router().fallback(async |request: Request| {
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the model is being loaded");
+        of_path(request.uri().path(), error.with_code("loading"))
     });
     Router::new().fallback(move |request: Request| {
         let routes = routes.get().unwrap_or(&before).clone();
@@ -132,7 +154,8 @@ async fn require_key(
         return next.run(request).await;
     }
     let message = "this server requires an API key: send the header Authorization: Bearer KEY";
-    ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key").into_response()
+    let error = ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key");
+    of_path(request.uri().path(), error)
 }
 
 /// The body of a request: a JSON object within the limits, whose integers are kept as they are.
@@ -227,34 +250,40 @@ fn key_of(request: &Request) -> Option<&str> {
     bearer.or_else(|| header("x-api-key"))
 }
 
-fn description(state: &State) -> Value {
+/// Describes a model. It may read files.
+fn description(entry: &Entry, started: SystemTime) -> Value {
     json!({
-        "id": state.options.model_name,
+        "id": entry.name(),
         "object": "model",
-        "created": unix_seconds(state.started),
+        "created": unix_seconds(started),
         "owned_by": "forerun",
-        "max_model_len": state.generator.forerun().config().max_position_embeddings,
+        "max_model_len": entry.context_length(),
+        "aliases": entry.options().aliases,
     })
 }
 
-async fn models(extract::State(state): extract::State<Arc<State>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [description(&state)]}))
+async fn models(
+    extract::State(state): extract::State<Arc<State>>,
+) -> Result<Json<Value>, ApiError> {
+    let list = answers::prepare(move || {
+        let entries = state.models.entries().iter();
+        Ok(entries.map(|entry| description(entry, state.started)).collect::<Vec<_>>())
+    });
+    Ok(Json(json!({"object": "list", "data": list.await?})))
 }
 
 async fn model(
     extract::State(state): extract::State<Arc<State>>,
     extract::Path(id): extract::Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    if id != state.options.model_name {
-        let message = format!("the model {id:?} does not exist");
-        return Err(ApiError::new(StatusCode::NOT_FOUND, message).with_code("model_not_found"));
-    }
-    Ok(Json(description(&state)))
+    let entry = Arc::clone(state.models.named(&id)?);
+    let described = answers::prepare(move || Ok(description(&entry, state.started)));
+    Ok(Json(described.await?))
 }
 
 /// The models of this server generate text.
 async fn embeddings() -> ApiError {
-    let message = "this server's model gives no embeddings";
+    let message = "this server's models give no embeddings";
     ApiError::new(StatusCode::NOT_IMPLEMENTED, message).with_code("unsupported")
 }
 
@@ -264,8 +293,7 @@ async fn openapi() -> Response {
 }
 
 async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
-    let cache_usage = state.generator.forerun().cache_usage();
-    let text = state.metrics.render(&state.options.model_name, cache_usage);
+    let text = state.models.render_metrics();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

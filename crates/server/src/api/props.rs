@@ -1,14 +1,19 @@
-//! `/props`: what this server can do, for clients that offer a choice.
+//! `/props`: what this server can do with its default or first model, for clients that offer a
+//! choice.
 
 use super::state::State;
+use crate::api::error::ApiError;
 use crate::generation::reason;
 use axum::{Json, extract};
 use forerun::Method;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) async fn props(extract::State(state): extract::State<Arc<State>>) -> Json<Value> {
-    let (forerun, options) = (state.generator.forerun(), &state.options);
+pub(super) async fn props(
+    extract::State(state): extract::State<Arc<State>>,
+) -> Result<Json<Value>, ApiError> {
+    let model = state.lend(Some(state.models.first())).await?;
+    let forerun = model.generator.forerun();
     let plan = forerun.plan();
     let methods = Method::all().map(|method| {
         let unavailable = forerun.check_method(method).err();
@@ -19,11 +24,11 @@ pub(super) async fn props(extract::State(state): extract::State<Arc<State>>) -> 
             "reason": unavailable.as_ref().map(reason),
         })
     });
-    let sampling = state.generator.chat_sampling();
-    Json(json!({
-        "model": options.model_name,
+    let sampling = model.generator.chat_sampling();
+    Ok(Json(json!({
+        "model": model.name,
         "context_length": forerun.config().max_position_embeddings,
-        "parallel": options.parallel,
+        "parallel": state.options.parallel,
         "method": plan.method().name(),
         "methods": methods.collect::<Vec<_>>(),
         "drafter": plan.drafter().to_string(),
@@ -35,7 +40,7 @@ pub(super) async fn props(extract::State(state): extract::State<Arc<State>>) -> 
             "min_p": in_decimals(sampling.min_p),
             "repetition_penalty": in_decimals(sampling.repetition_penalty),
         },
-    }))
+    })))
 }
 
 /// Returns the number that people write for this one: 0.7, not 0.699999988.

@@ -6,6 +6,7 @@ use super::fields::Api;
 use super::openai::body::Body;
 use super::state::State;
 use super::{body_of, parse};
+use crate::models::Model;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 /// (`content`).
 #[derive(Deserialize)]
 struct TokenizeBody {
+    model: Option<String>,
     prompt: Option<String>,
     content: Option<String>,
     /// With the other fields of chat completions.
@@ -47,7 +49,7 @@ impl TokenizeBody {
         }
     }
 
-    fn tokens(&self, bytes: &Bytes, state: &State) -> Result<Vec<TokenId>, ApiError> {
+    fn tokens(&self, bytes: &Bytes, model: &Model) -> Result<Vec<TokenId>, ApiError> {
         let (add, parse) = (self.adds_special()?, self.parse_special.unwrap_or(true));
         // As vLLM and llama-server have it, each for its own field.
         let (param, text, adds_by_default) = match (&self.prompt, &self.content, &self.messages) {
@@ -59,7 +61,7 @@ impl TokenizeBody {
                 return Err(ApiError::field("messages", message));
             }
             (None, None, Some(_)) => {
-                let mut prompts = Body::parse(Api::Chat, bytes)?.chat(state)?.prompts;
+                let mut prompts = Body::parse(Api::Chat, bytes)?.chat(model)?.prompts;
                 return Ok(prompts.swap_remove(0));
             }
             (None, None, None) => {
@@ -72,7 +74,7 @@ impl TokenizeBody {
             }
         };
         let special = SpecialTokens { add: add.unwrap_or(adds_by_default), parse };
-        let tokens = state.generator.forerun().encode_text(text, special);
+        let tokens = model.generator.forerun().encode_text(text, special);
         tokens.map_err(|error| of_engine(&error, param))
     }
 }
@@ -82,10 +84,11 @@ pub(super) async fn tokenize(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let bytes = body_of(body)?;
+    let body: TokenizeBody = parse(&bytes)?;
+    let model = state.lend(body.model.as_deref()).await?;
     let response = prepare(move || {
-        let body: TokenizeBody = parse(&bytes)?;
-        let tokens = body.tokens(&bytes, &state)?;
-        let forerun = state.generator.forerun();
+        let tokens = body.tokens(&bytes, &model)?;
+        let forerun = model.generator.forerun();
         let tokenizer = forerun.tokenizer();
         let context = forerun.config().max_position_embeddings;
         let mut response =
@@ -113,6 +116,7 @@ fn piece(token: TokenId, tokenizer: &Tokenizer) -> Value {
 
 #[derive(Deserialize)]
 struct DetokenizeBody {
+    model: Option<String>,
     tokens: Vec<TokenId>,
 }
 
@@ -120,8 +124,9 @@ pub(super) async fn detokenize(
     extract::State(state): extract::State<Arc<State>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let DetokenizeBody { tokens } = parse(&body_of(body)?)?;
-    let forerun = state.generator.forerun();
+    let DetokenizeBody { model, tokens } = parse(&body_of(body)?)?;
+    let model = state.lend(model.as_deref()).await?;
+    let forerun = model.generator.forerun();
     let (tokenizer, vocab_size) = (forerun.tokenizer(), forerun.config().vocab_size);
     let is_unknown = |token: &TokenId| {
         *token as usize >= vocab_size && tokenizer.vocabulary_text(*token).is_none()

@@ -117,6 +117,7 @@ function requestBody(history) {
   const body = {
     stream: true,
     stream_options: { include_usage: true },
+    model: server.model,
     token_details: true,
     logprobs: true,
     top_logprobs: 3,

@@ -5,12 +5,12 @@
 use forerun::{ChatTemplate, Forerun, Options, Plan, RandomPair, Request};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
-use forerun_server::{Server, ServerOptions};
+use forerun_server::{Models, Server, ServerOptions};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,6 +30,10 @@ impl Drop for Running {
             thread.join().unwrap();
         }
     }
+}
+
+pub(crate) fn server_options() -> ServerOptions {
+    ServerOptions::new("127.0.0.1:0".parse().unwrap())
 }
 
 pub(crate) fn open(target: &Path, drafter: Option<&Path>) -> Forerun {
@@ -59,7 +63,7 @@ pub(crate) fn serve_with(pair: &RandomPair, change: impl FnOnce(&mut ServerOptio
 }
 
 pub(crate) fn serve_engine(engine: Forerun, change: impl FnOnce(&mut ServerOptions)) -> Running {
-    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL);
+    let mut options = server_options();
     options.drain = Duration::from_secs(60);
     change(&mut options);
     run(Server::bind(options).unwrap(), engine)
@@ -70,9 +74,15 @@ pub(crate) fn run(server: Server, engine: Forerun) -> Running {
 }
 
 pub(crate) fn run_with(server: Server, engine: Forerun, template: ChatTemplate) -> Running {
+    run_models(server, Models::of_one(MODEL, engine, template, None))
+}
+
+pub(crate) fn run_models(server: Server, models: Models) -> Running {
     let address = server.address();
     let (stop, stopped) = mpsc::channel();
-    let run = move || server.run(engine, template, move || _ = stopped.recv()).unwrap();
+    let models = Arc::new(models);
+    server.preload(&models).unwrap();
+    let run = move || server.run(&models, move || _ = stopped.recv()).unwrap();
     let running = Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) };
     while running.send("GET", "/health", "", "").status != 200 {
         std::thread::yield_now();
@@ -86,8 +96,7 @@ pub(crate) fn serve_template(pair: &RandomPair, template: &str) -> Running {
     let file = folder.path().join("template.jinja");
     std::fs::write(&file, template).unwrap();
     let template = ChatTemplate::choose(pair.target(), file.to_str().unwrap()).unwrap();
-    let options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL);
-    run_with(Server::bind(options).unwrap(), engine(pair), template)
+    run_with(Server::bind(server_options()).unwrap(), engine(pair), template)
 }
 
 pub(crate) fn serve(pair: &RandomPair) -> Running {

@@ -6,6 +6,7 @@ use crate::api::body_of;
 use crate::api::error::ApiError;
 use crate::api::openai::envelope::Usage;
 use crate::api::state::State;
+use crate::models::Lease;
 use axum::body::Bytes;
 use axum::extract;
 use axum::extract::rejection::BytesRejection;
@@ -44,15 +45,7 @@ impl AnthropicError {
 
 impl IntoResponse for AnthropicError {
     fn into_response(self) -> Response {
-        let body = axum::Json(self.body());
-        // The status and the headers are those of the other APIs.
-        let (parts, _) = self.0.into_response().into_parts();
-        let mut response = body.into_response();
-        *response.status_mut() = parts.status;
-        let headers = parts.headers.into_iter().filter_map(|(name, value)| Some((name?, value)));
-        let own = |name: &axum::http::HeaderName| name != axum::http::header::CONTENT_LENGTH;
-        response.headers_mut().extend(headers.filter(|(name, _)| own(name)));
-        response
+        self.0.with_body(&self.body())
     }
 }
 
@@ -61,16 +54,17 @@ pub(crate) async fn messages(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, AnthropicError> {
     let bytes = body_of(body)?;
-    let shared = Arc::clone(&state);
+    let body = prepare(move || MessagesBody::parse(&bytes)).await?;
+    let model = state.lend(body.model()).await?;
+    let shared = Arc::clone(&model);
     let prepared = prepare(move || {
-        let body = MessagesBody::parse(&bytes)?;
         let (streams, stops) = (body.streams(), body.stop_sequences().to_vec());
         Ok((streams, stops, body.into_chat(true)?.chat(&shared)?))
     });
     let (streams, stop_sequences, prepared) = prepared.await?;
     let prompt_tokens = prepared.prompt_tokens();
-    let answers = Answers::start(&state, prepared).await?;
-    let mut writer = MessageWriter::new(state, stop_sequences, prompt_tokens);
+    let answers = Answers::start(&state, &model, prepared).await?;
+    let mut writer = MessageWriter::new(model, stop_sequences, prompt_tokens);
     if streams {
         return Ok(stream(answers, writer));
     }
@@ -88,15 +82,15 @@ pub(crate) async fn count_tokens(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, AnthropicError> {
     let bytes = body_of(body)?;
-    let count = prepare(move || {
-        Ok(MessagesBody::parse(&bytes)?.into_chat(false)?.chat(&state)?.prompt_tokens())
-    });
+    let body = prepare(move || MessagesBody::parse(&bytes)).await?;
+    let model = state.lend(body.model()).await?;
+    let count = prepare(move || Ok(body.into_chat(false)?.chat(&model)?.prompt_tokens()));
     Ok(axum::Json(json!({"input_tokens": count.await?})).into_response())
 }
 
 /// Writes the blocks of a message, and the events of a stream.
 struct MessageWriter {
-    state: Arc<State>,
+    model: Arc<Lease>,
     stop_sequences: Vec<String>,
     message: Value,
     /// The block that is being written.
@@ -118,18 +112,18 @@ fn event(name: &str, mut data: Value) -> Event {
 }
 
 impl MessageWriter {
-    fn new(state: Arc<State>, stop_sequences: Vec<String>, prompt_tokens: usize) -> Self {
+    fn new(model: Arc<Lease>, stop_sequences: Vec<String>, prompt_tokens: usize) -> Self {
         let message = json!({
             "id": new_id("msg_"),
             "type": "message",
             "role": "assistant",
-            "model": state.options.model_name,
+            "model": model.name,
             "content": [],
             "stop_reason": null,
             "stop_sequence": null,
             "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
         });
-        Self { state, stop_sequences, message, open: None, arguments: String::new() }
+        Self { model, stop_sequences, message, open: None, arguments: String::new() }
     }
 
     fn content(&mut self) -> &mut Vec<Value> {
@@ -196,13 +190,15 @@ impl MessageWriter {
         if answer.finish != Finish::Stopped {
             return None;
         }
-        let all = self.state.generator.forerun().tokenizer().decode(&answer.tokens);
+        let all = self.model.generator.forerun().tokenizer().decode(&answer.tokens);
         let end = all.get(answer.text.len()..).unwrap_or_default();
         self.stop_sequences.iter().find(|stop| end.starts_with(&**stop)).cloned()
     }
 }
 
 impl StreamWriter for MessageWriter {
+    type Item = Event;
+
     fn begin(&mut self) -> Vec<Event> {
         vec![event("message_start", json!({"message": self.message})), event("ping", json!({}))]
     }

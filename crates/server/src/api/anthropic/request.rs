@@ -130,6 +130,11 @@ impl MessagesBody {
         Ok(Self { fields, sampling: parse(bytes)?, structure: parse(bytes)? })
     }
 
+    /// Returns the name of the model, if the request names one.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.fields.model.as_deref()
+    }
+
     /// Returns whether the answer is a stream.
     pub(super) fn streams(&self) -> bool {
         self.fields.stream.unwrap_or(false)

@@ -28,6 +28,8 @@ pub(crate) enum Api {
     Responses,
     /// Anthropic's, with the counting of tokens.
     Messages,
+    OllamaChat,
+    OllamaGenerate,
 }
 
 /// A field of a request, or `object.member` for a member of a field.

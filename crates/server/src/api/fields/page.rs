@@ -13,8 +13,9 @@ const INTRODUCTION: &str = "\
 # Fields of requests
 
 This page says what [the server](server.md) does with the fields that clients of OpenAI, Anthropic,
-vLLM and llama-server know. The columns are `/v1/completions`, `/v1/chat/completions`,
-`/v1/responses`, and `/v1/messages` with `/v1/messages/count_tokens`. A field is one of these:
+vLLM, llama-server and ollama know. The columns are `/v1/completions`, `/v1/chat/completions`,
+`/v1/responses`, `/v1/messages` with `/v1/messages/count_tokens`, `/api/chat` and `/api/generate`.
+A field is one of these:
 
 * **obeyed**: it does what it says;
 * **ignored**: it changes nothing about the text;
@@ -26,8 +27,8 @@ warns of each of them once. `object.member` is a member of an object.
 
 ## The last message
 
-In chat completions and Anthropic's messages, the model continues a last message of the assistant
-that is a text without calls, and the answer is only the rest, as in llama-server. In chat
+In chat completions, Anthropic's messages and ollama's, the model continues a last message of the
+assistant that is a text without calls, and the answer is only the rest, as in llama-server. In chat
 completions, two fields change this: `continue_final_message: false` or `add_generation_prompt: true`
 begins a new message, `continue_final_message: true` continues any last message, and
 `add_generation_prompt: false` after another message begins none. A response is always a new message.
@@ -37,17 +38,19 @@ itself goes through them.
 ";
 
 /// The APIs in the order of the columns, with their names.
-const COLUMNS: [(Api, &str); 4] = [
+const COLUMNS: [(Api, &str); 6] = [
     (Api::Completions, "completions"),
     (Api::Chat, "chat"),
     (Api::Responses, "responses"),
     (Api::Messages, "messages"),
+    (Api::OllamaChat, "chat"),
+    (Api::OllamaGenerate, "generate"),
 ];
 
 /// Fields with equal decisions and remarks.
 struct Row {
     names: Vec<&'static str>,
-    cells: [&'static str; 4],
+    cells: Vec<&'static str>,
     remark: String,
 }
 
@@ -55,16 +58,23 @@ fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
     for (from, fields) in TABLE {
         page += &format!("\n## Fields of {from}\n\n| field |");
-        for (_, name) in COLUMNS {
+        let columns = columns(fields);
+        for (_, name) in &columns {
             page += &format!(" {name} |");
         }
-        page += " remark |\n|---|---|---|---|---|---|\n";
+        page += &format!(" remark |\n|---|{}---|\n", "---|".repeat(columns.len()));
         for Row { names, cells, remark } in rows(fields) {
             let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
             page += &format!("| {} | {} | {remark} |\n", names.join(", "), cells.join(" | "));
         }
     }
     page
+}
+
+/// Returns the columns of a table: the APIs that have one of its fields.
+fn columns(fields: &[Field]) -> Vec<(Api, &'static str)> {
+    let has_field = |(api, _): &(Api, _)| fields.iter().any(|field| field.apis.contains(api));
+    COLUMNS.into_iter().filter(has_field).collect()
 }
 
 /// Returns the rows of a table. A field has one row for all APIs.
@@ -76,7 +86,9 @@ fn rows(fields: &[Field]) -> Vec<Row> {
         }
         let all: Vec<&Field> = fields.iter().filter(|field| field.name == *name).collect();
         let of = |api: Api| all.iter().find(|field| field.apis.contains(&api));
-        let cells = COLUMNS.map(|(api, _)| of(api).map_or("", |field| word(&field.decision)));
+        let columns = columns(fields).into_iter();
+        let cells = columns.map(|(api, _)| of(api).map_or("", |field| word(&field.decision)));
+        let cells: Vec<&str> = cells.collect();
         let remarks: Vec<String> = all.iter().map(|field| remark(field, all.len() > 1)).collect();
         let remark = remarks.join("; ");
         match rows.iter_mut().find(|row| row.cells == cells && row.remark == remark) {

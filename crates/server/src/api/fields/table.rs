@@ -1,8 +1,9 @@
 //! The fields that clients know, and what the server does with them.
 
-use super::Api::{Chat, Completions, Messages, Responses};
+use super::Api::{Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses};
 use super::{Api, Decision, Field};
 
+/// All APIs but ollama's.
 const ALL: &[Api] = &[Completions, Chat, Responses, Messages];
 /// The APIs of OpenAI.
 const OPENAI: &[Api] = &[Completions, Chat, Responses];
@@ -13,6 +14,8 @@ const CHATS: &[Api] = &[Chat, Responses];
 /// The APIs with messages.
 const TALKS: &[Api] = &[Chat, Responses, Messages];
 const NEWER: &[Api] = &[Responses, Messages];
+/// The APIs of ollama.
+const OLLAMA: &[Api] = &[OllamaChat, OllamaGenerate];
 
 const fn obeyed(name: &'static str, apis: &'static [Api], note: &'static str) -> Field {
     Field { name, apis, decision: Decision::Obeyed, note }
@@ -38,6 +41,7 @@ pub(super) const TABLE: &[(&str, &[Field])] = &[
     ("Anthropic", ANTHROPICS),
     ("vLLM", VLLMS),
     ("llama-server", LLAMA_SERVERS),
+    ("ollama", OLLAMAS),
 ];
 
 const FORERUN: &[Field] = &[
@@ -47,7 +51,7 @@ const FORERUN: &[Field] = &[
 ];
 
 const OPENAIS: &[Field] = &[
-    obeyed("model", ALL, "must be the server's model if it is given"),
+    obeyed("model", ALL, "a model of the server; it may be left out if there is one, or a default"),
     obeyed("prompt", &[Completions], "a text, several texts, a list of tokens, or several"),
     refused("prompt", &[Chat], &[], "it is for `/v1/completions`"),
     refused("prompt", &[Responses], &[], "the server keeps no prompts"),
@@ -185,7 +189,7 @@ const ANTHROPICS: &[Field] = &[
     ignored("billing_policy", &[Messages], "about accounts"),
     ignored("fallback_credit_token", &[Messages], "about accounts"),
     ignored("betas", &[Messages], "about Anthropic's versions"),
-    ignored("fallbacks", &[Messages], "there is one model"),
+    ignored("fallbacks", &[Messages], "the server answers with the model that is named"),
     refused("compaction", &[Messages], &[], "the server summarises nothing"),
     refused("container", &[Messages], &[], "the server runs no tools"),
     refused("mcp_servers", &[Messages], &[], "the server runs no tools"),
@@ -328,7 +332,7 @@ const LLAMA_SERVERS: &[Field] = &[
     refused("t_max_prompt_ms", ALL, &["-1", "0"], "the server's own limit ends requests"),
     refused("response_fields", ALL, &[], "responses have all fields"),
     refused("return_tokens", ALL, &["false"], "`token_details` has the tokens"),
-    refused("lora", ALL, &[], "there is one model"),
+    refused("lora", ALL, &[], "adapters are not supported"),
     refused("image_data", ALL, &[], "there are no images"),
     refused("system_prompt", ALL, &[], "send a system message"),
     refused(
@@ -374,4 +378,70 @@ const LLAMA_SERVERS: &[Field] = &[
         ALL,
         "`speculation` chooses drafts, which only change the speed",
     ),
+];
+
+const OLLAMAS: &[Field] = &[
+    obeyed("model", OLLAMA, "a model of the server, also with the tag `latest`"),
+    obeyed("messages", &[OllamaChat], "the conversation; an empty one loads the model"),
+    obeyed("prompt", &[OllamaGenerate], "the user's message; an empty one loads the model"),
+    obeyed("system", &[OllamaGenerate], "the system message"),
+    obeyed("raw", &[OllamaGenerate], "the prompt is continued as it is, without a template"),
+    refused("raw", &[OllamaChat], &["false"], "use `/api/generate`"),
+    refused("messages", &[OllamaGenerate], &[], "messages are for `/api/chat`"),
+    refused("prompt", &[OllamaChat], &[], "it is for `/api/generate`"),
+    refused("system", &[OllamaChat], &[], "send a system message"),
+    obeyed("tools", &[OllamaChat], "functions that the model may call"),
+    refused("tools", &[OllamaGenerate], &[], "tools are for `/api/chat`"),
+    obeyed("stream", OLLAMA, "`false` sends the answer when it is complete"),
+    obeyed("format", OLLAMA, "`json`, or a JSON schema of the answer"),
+    obeyed(
+        "think",
+        OLLAMA,
+        "sets the template's variable `enable_thinking`, or `reasoning_effort` if it is a text",
+    ),
+    obeyed("keep_alive", OLLAMA, "how long the model stays loaded after its last use"),
+    obeyed("logprobs", OLLAMA, "`true` adds log-probabilities"),
+    obeyed("top_logprobs", OLLAMA, "up to 20"),
+    obeyed("speculation", OLLAMA, "as in the other APIs"),
+    obeyed("options", OLLAMA, "an object: see its members"),
+    obeyed("options.num_predict", OLLAMA, "numbers below 1 set no limit but the context"),
+    obeyed("options.temperature", OLLAMA, "0 is greedy"),
+    obeyed("options.top_k", OLLAMA, "0 and -1 keep all tokens"),
+    obeyed("options.top_p", OLLAMA, "0 keeps only the most probable token"),
+    obeyed("options.min_p", OLLAMA, "0 keeps all tokens"),
+    obeyed("options.seed", OLLAMA, "-1 draws a random one"),
+    obeyed("options.stop", OLLAMA, "a text, or up to 16"),
+    obeyed("options.repeat_penalty", OLLAMA, "counts the prompt and the answer"),
+    obeyed("options.presence_penalty", OLLAMA, "counts the answer"),
+    obeyed("options.frequency_penalty", OLLAMA, "counts the answer"),
+    obeyed("options.repeat_last_n", OLLAMA, "-1 or at least the context, or 0 for no penalties"),
+    obeyed("options.repetition_penalty", OLLAMA, "as in the other APIs"),
+    obeyed("options.logit_bias", OLLAMA, "as in the other APIs"),
+    obeyed("options.stop_token_ids", OLLAMA, "as in the other APIs"),
+    obeyed("options.ignore_eos", OLLAMA, "as in the other APIs"),
+    obeyed("options.min_tokens", OLLAMA, "as in the other APIs"),
+    obeyed("options.skip_special_tokens", OLLAMA, "as in the other APIs"),
+    ignored("options.num_ctx", OLLAMA, "the server's option `--context-length` sets it"),
+    ignored("options.num_keep", OLLAMA, "nothing is removed from a prompt"),
+    ignored("options.num_batch", OLLAMA, "the server chooses it"),
+    ignored("options.num_gpu", OLLAMA, "the server's option `--gpu-layers` sets it"),
+    ignored("options.main_gpu", OLLAMA, "the server's option `--placement` sets it"),
+    ignored("options.num_thread", OLLAMA, "the server's option `--threads` sets it"),
+    ignored("options.numa", OLLAMA, "the server's option `--placement` sets it"),
+    ignored("options.low_vram", OLLAMA, "it changes nothing about the text"),
+    ignored("options.use_mmap", OLLAMA, "it changes nothing about the text"),
+    ignored("options.use_mlock", OLLAMA, "it changes nothing about the text"),
+    refused("options.vocab_only", OLLAMA, &["false"], "models have weights"),
+    refused("options.typical_p", OLLAMA, &["1"], "use `top_p` or `min_p`"),
+    refused("options.tfs_z", OLLAMA, &["1"], "use `top_p` or `min_p`"),
+    refused("options.mirostat", OLLAMA, &["0"], "use `top_p` or `min_p`"),
+    ignored("options.mirostat_tau", OLLAMA, "only for `mirostat`"),
+    ignored("options.mirostat_eta", OLLAMA, "only for `mirostat`"),
+    refused("options.penalize_newline", OLLAMA, &["true"], "penalties count all tokens"),
+    refused("images", OLLAMA, &[], "models read texts"),
+    refused("suffix", OLLAMA, &[], "models continue texts here, and fill no gaps"),
+    refused("template", OLLAMA, &[], "the server's option `--chat-template` sets it"),
+    refused("context", OLLAMA, &[], "send the conversation to `/api/chat`"),
+    ignored("truncate", OLLAMA, "a conversation that is too long is an error"),
+    ignored("shift", OLLAMA, "an answer ends where the context is full"),
 ];

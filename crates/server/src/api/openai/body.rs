@@ -9,10 +9,9 @@ use crate::api::answers::{FieldNames, Prepared};
 use crate::api::error::{ApiError, of_chat, of_engine};
 use crate::api::fields::Api;
 use crate::api::parse;
-use crate::api::state::State;
 use crate::generation::Speculation;
+use crate::models::Model;
 use axum::body::Bytes;
-use axum::http::StatusCode;
 use forerun::text::{ChatParser, PromptEnd};
 use forerun::text::{TemplateArguments, Tokenizer};
 use forerun::{ChatTemplate, Grammar};
@@ -109,6 +108,11 @@ impl Body {
         Ok(Self { fields, sampling: parse(bytes)?, structure: parse(bytes)?, tools: parse(bytes)? })
     }
 
+    /// Returns the name of the model, if the request names one.
+    pub(crate) fn model(&self) -> Option<&str> {
+        self.fields.model.as_deref()
+    }
+
     /// Returns whether a stream ends with the usage.
     pub(crate) fn includes_usage(&self) -> bool {
         self.fields
@@ -167,10 +171,10 @@ impl Body {
     }
 
     /// Returns the answers to generate for a completion: the choices of each prompt.
-    pub(crate) fn completions(&self, state: &State) -> Result<Prepared, ApiError> {
-        self.check(state)?;
+    pub(crate) fn completions(&self, model: &Model) -> Result<Prepared, ApiError> {
+        self.check()?;
         let encode = |text: &str| {
-            let tokens = state.generator.forerun().encode_prompt(text);
+            let tokens = model.generator.forerun().encode_prompt(text);
             tokens.map_err(|error| of_engine(&error, "prompt"))
         };
         let prompts = match &self.fields.prompt {
@@ -182,7 +186,7 @@ impl Body {
             Some(Prompt::Tokens(tokens)) => vec![tokens.clone()],
             Some(Prompt::TokenLists(lists)) => lists.clone(),
         };
-        let vocab_size = state.generator.forerun().config().vocab_size;
+        let vocab_size = model.generator.forerun().config().vocab_size;
         let known = |token: &&TokenId| usize::try_from(**token).is_ok_and(|id| id >= vocab_size);
         if let Some(token) = prompts.iter().flatten().find(known) {
             let message = format!("prompt has the token {token}, but there are only {vocab_size}");
@@ -203,21 +207,21 @@ impl Body {
         }
         let shortest = prompts.iter().map(Vec::len).min().unwrap_or(0);
         // The engine generates one token at least.
-        let limit = self.limit(state, shortest)?.unwrap_or(COMPLETION_TOKENS).max(1);
+        let limit = self.limit(model, shortest)?.unwrap_or(COMPLETION_TOKENS).max(1);
         let prompt_logprobs = logprobs.filter(|_| self.echoes());
         // The best choices are those with the highest log-probability.
         let ranks = self.candidates() > self.choices();
         let logprobs = logprobs.or(ranks.then_some(0));
-        let sampling = state.generator.default_sampling();
-        let mut request = self.request(state, sampling, limit, logprobs)?;
+        let sampling = model.generator.default_sampling();
+        let mut request = self.request(model, sampling, limit, logprobs)?;
         request.prompt_logprobs = prompt_logprobs;
-        self.prepare(state, prompts, request, "prompt", ChatParser::plain)
+        self.prepare(model, prompts, request, "prompt", ChatParser::plain)
     }
 
     /// Returns the answers to generate for a chat completion.
-    pub(crate) fn chat(&self, state: &State) -> Result<Prepared, ApiError> {
-        self.check(state)?;
-        let (forerun, template) = (state.generator.forerun(), &state.template);
+    pub(crate) fn chat(&self, model: &Model) -> Result<Prepared, ApiError> {
+        self.check()?;
+        let (forerun, template) = (model.generator.forerun(), &model.template);
         let choice = self.tools.choice()?;
         let mut messages = self.messages(template)?;
         let mut arguments = TemplateArguments {
@@ -252,12 +256,12 @@ impl Body {
                 return Err(ApiError::field("logprobs", "logprobs: expected true or false"));
             }
         };
-        let limit = self.limit(state, prompt.len())?;
-        let limit = limit.unwrap_or_else(|| room(state, prompt.len()));
-        let sampling = state.generator.chat_sampling();
-        let mut request = self.request(state, sampling, limit, logprobs)?;
-        let syntax = state.syntax;
-        if let Some(grammar) = self.calls_or_format(state, &choice, request.grammar.as_ref())? {
+        let limit = self.limit(model, prompt.len())?;
+        let limit = limit.unwrap_or_else(|| room(model, prompt.len()));
+        let sampling = model.generator.chat_sampling();
+        let mut request = self.request(model, sampling, limit, logprobs)?;
+        let syntax = model.syntax;
+        if let Some(grammar) = self.calls_or_format(model, &choice, request.grammar.as_ref())? {
             forerun
                 .check_grammar(&grammar)
                 .map_err(|error| ApiError::field("tools", format!("tools: {}", error.reason())))?;
@@ -277,18 +281,18 @@ impl Body {
                 syntax.continuing_parser(&choice.tools, choice.parallel, &begun.content)
             }
         };
-        self.prepare(state, vec![prompt], request, "messages", parser)
+        self.prepare(model, vec![prompt], request, "messages", parser)
     }
 
     /// Returns the grammar of an answer with calls: it must be a call, or else may have the format
     /// of the request.
     fn calls_or_format(
         &self,
-        state: &State,
+        model: &Model,
         choice: &ChosenTools,
         format: Option<&Grammar>,
     ) -> Result<Option<Grammar>, ApiError> {
-        let (syntax, tokenizer) = (state.syntax, state.generator.forerun().tokenizer());
+        let (syntax, tokenizer) = (model.syntax, model.generator.forerun().tokenizer());
         let (tools, parallel) = (&choice.tools, choice.parallel);
         match format {
             _ if choice.required => Ok(Some(syntax.grammar(tools, parallel, tokenizer))),
@@ -304,10 +308,10 @@ impl Body {
 
     /// Returns the most tokens of an answer, if the request says it. As in llama-server, −1 is all
     /// that the context has room for after a prompt.
-    fn limit(&self, state: &State, prompt_tokens: usize) -> Result<Option<usize>, ApiError> {
+    fn limit(&self, model: &Model, prompt_tokens: usize) -> Result<Option<usize>, ApiError> {
         let Some((name, limit)) = self.given_limit() else { return Ok(None) };
         match usize::try_from(limit) {
-            _ if limit == -1 => Ok(Some(room(state, prompt_tokens))),
+            _ if limit == -1 => Ok(Some(room(model, prompt_tokens))),
             Ok(limit) if limit > 0 || self.echoes() => Ok(Some(limit)),
             _ => {
                 let message =
@@ -361,18 +365,8 @@ impl Body {
         messages.iter().enumerate().map(message).collect()
     }
 
-    /// Checks the model and the number of choices.
-    fn check(&self, state: &State) -> Result<(), ApiError> {
-        if let Some(model) =
-            self.fields.model.as_ref().filter(|model| **model != state.options.model_name)
-        {
-            let message = format!(
-                "the model {model:?} does not exist; this server has {:?}",
-                state.options.model_name
-            );
-            let error = ApiError::new(StatusCode::NOT_FOUND, message);
-            return Err(error.with_param("model").with_code("model_not_found"));
-        }
+    /// Checks the number of choices.
+    fn check(&self) -> Result<(), ApiError> {
         if !(1..=MOST_CHOICES).contains(&self.choices()) {
             let message =
                 format!("n is {}, but it must be from 1 to {MOST_CHOICES}", self.choices());
@@ -392,31 +386,31 @@ impl Body {
     /// Returns the request to the engine. `sampling` holds where the fields say nothing.
     fn request(
         &self,
-        state: &State,
+        model: &Model,
         sampling: SamplingOptions,
         max_tokens: usize,
         logprobs: Option<usize>,
     ) -> Result<Request, ApiError> {
-        let forerun = state.generator.forerun();
+        let forerun = model.generator.forerun();
         let mut request = Request { max_tokens, logprobs, sampling, ..Request::default() };
-        self.sampling.apply(state, &mut request)?;
+        self.sampling.apply(model, &mut request)?;
         request.grammar = self.structure.grammar(forerun)?;
         request.validate().map_err(|error| of_engine(&error.into(), "prompt"))?;
         Ok(request)
     }
 
     /// Returns the method of the answers, and writes the shape of drafts to their request.
-    fn speculation(&self, state: &State, request: &mut Request) -> Result<Method, ApiError> {
+    fn speculation(&self, model: &Model, request: &mut Request) -> Result<Method, ApiError> {
         let named;
         let (speculation, is_named) = match &self.fields.speculation {
-            None => return Ok(state.generator.forerun().plan().method()),
+            None => return Ok(model.generator.forerun().plan().method()),
             Some(SpeculationField::Named(name)) => {
                 named = Speculation { method: Some(name.clone()), ..Speculation::default() };
                 (&named, true)
             }
             Some(SpeculationField::Options(options)) => (options, false),
         };
-        speculation.apply(state.generator.forerun(), request).map_err(|error| {
+        speculation.apply(model.generator.forerun(), request).map_err(|error| {
             let param = match is_named {
                 true => "speculation".to_owned(),
                 false => format!("speculation.{}", error.option()),
@@ -428,14 +422,14 @@ impl Body {
     /// Returns the choices of all prompts.
     fn prepare(
         &self,
-        state: &State,
+        model: &Model,
         prompts: Vec<Vec<TokenId>>,
         mut request: Request,
         prompt_field: &'static str,
         parser: impl Fn() -> ChatParser + Send + 'static,
     ) -> Result<Prepared, ApiError> {
         self.sampling.check_min_tokens(&request)?;
-        let method = self.speculation(state, &mut request)?;
+        let method = self.speculation(model, &mut request)?;
         let (choices_per_prompt, parser) = (self.candidates(), Box::new(parser));
         // What asks for a length gets it, and a structure must become complete.
         let has_limit = self.given_limit().is_some_and(|(_, limit)| limit != -1);
@@ -456,8 +450,8 @@ impl Body {
 }
 
 /// Returns how many tokens an answer to a prompt has room for.
-fn room(state: &State, prompt_tokens: usize) -> usize {
-    let context = state.generator.forerun().config().max_position_embeddings;
+fn room(model: &Model, prompt_tokens: usize) -> usize {
+    let context = model.generator.forerun().config().max_position_embeddings;
     context.saturating_sub(prompt_tokens).max(1)
 }
 

@@ -9,6 +9,7 @@ use crate::api::body_of;
 use crate::api::error::ApiError;
 use crate::api::fields::Api;
 use crate::api::state::State;
+use crate::models::Lease;
 use axum::body::Bytes;
 use axum::extract;
 use axum::extract::rejection::BytesRejection;
@@ -25,18 +26,19 @@ pub(crate) async fn chat_completions(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let bytes = body_of(body)?;
-    let shared = Arc::clone(&state);
+    let body = prepare(move || Body::parse(Api::Chat, &bytes)).await?;
+    let model = state.lend(body.model()).await?;
+    let shared = Arc::clone(&model);
     let (body, prepared) = prepare(move || {
-        let body = Body::parse(Api::Chat, &bytes)?;
         let prepared = body.chat(&shared)?;
         Ok((body, prepared))
     })
     .await?;
     let choices_per_prompt = prepared.choices_per_prompt;
-    let answers = Answers::start(&state, prepared).await?;
+    let answers = Answers::start(&state, &model, prepared).await?;
     if body.streams() {
         let writer = ChatWriter {
-            envelope: Envelope::new(&state, "chatcmpl-", "chat.completion.chunk")
+            envelope: Envelope::new(&model, "chatcmpl-", "chat.completion.chunk")
                 .with_usage(body.includes_usage()),
             calls: vec![0; answers.count],
             options: StreamOptions {
@@ -44,19 +46,19 @@ pub(crate) async fn chat_completions(
                 details: body.details(),
                 choices_per_prompt,
             },
-            state,
+            model,
         };
         return Ok(stream(answers, writer));
     }
     let collected = answers.collect().await?;
-    let tokenizer = state.generator.forerun().tokenizer();
+    let tokenizer = model.generator.forerun().tokenizer();
     let mut usage = Usage::default();
     let choice = |(index, choice): (usize, &Collected)| {
         usage.add(&choice.answer, index % choices_per_prompt == 0);
         whole_choice(index, choice, tokenizer)
     };
     let choices: Vec<Value> = collected.iter().enumerate().map(choice).collect();
-    let mut response = Envelope::new(&state, "chatcmpl-", "chat.completion").with(&choices);
+    let mut response = Envelope::new(&model, "chatcmpl-", "chat.completion").with(&choices);
     response["usage"] = usage.value();
     let answers = || collected.iter().map(|choice| &*choice.answer);
     response["forerun"] = statistics(answers());
@@ -119,13 +121,15 @@ fn reason(finish: Finish, has_calls: bool) -> &'static str {
 /// Writes the chunks of a stream.
 struct ChatWriter {
     envelope: Envelope,
-    state: Arc<State>,
+    model: Arc<Lease>,
     /// The number of calls of each choice so far.
     calls: Vec<usize>,
     options: StreamOptions,
 }
 
 impl StreamWriter for ChatWriter {
+    type Item = Event;
+
     fn begin(&mut self) -> Vec<Event> {
         let delta = json!({"role": "assistant", "content": ""});
         let choices = 0..self.calls.len();
@@ -138,7 +142,7 @@ impl StreamWriter for ChatWriter {
     }
 
     fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Event> {
-        let tokenizer = self.state.generator.forerun().tokenizer();
+        let tokenizer = self.model.generator.forerun().tokenizer();
         let text = part.text().to_owned();
         let delta = match part {
             Part::Text(text) => json!({"content": text}),
@@ -177,7 +181,7 @@ impl StreamWriter for ChatWriter {
     }
 
     fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Event> {
-        let tokenizer = self.state.generator.forerun().tokenizer();
+        let tokenizer = self.model.generator.forerun().tokenizer();
         self.envelope.end(answers, self.options, tokenizer)
     }
 

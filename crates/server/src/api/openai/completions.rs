@@ -9,6 +9,7 @@ use crate::api::body_of;
 use crate::api::error::ApiError;
 use crate::api::fields::Api;
 use crate::api::state::State;
+use crate::models::Lease;
 use axum::body::Bytes;
 use axum::extract;
 use axum::extract::rejection::BytesRejection;
@@ -25,17 +26,18 @@ pub(crate) async fn completions(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let bytes = body_of(body)?;
-    let shared = Arc::clone(&state);
+    let body = prepare(move || Body::parse(Api::Completions, &bytes)).await?;
+    let model = state.lend(body.model()).await?;
+    let shared = Arc::clone(&model);
     let (body, prepared) = prepare(move || {
-        let body = Body::parse(Api::Completions, &bytes)?;
         let prepared = body.completions(&shared)?;
         Ok((body, prepared))
     })
     .await?;
     let candidates = prepared.choices_per_prompt;
-    let echoes = echoes(&body, &prepared, state.generator.forerun().tokenizer());
-    let answers = Answers::start(&state, prepared).await?;
-    let envelope = Envelope::new(&state, "cmpl-", "text_completion");
+    let echoes = echoes(&body, &prepared, model.generator.forerun().tokenizer());
+    let answers = Answers::start(&state, &model, prepared).await?;
+    let envelope = Envelope::new(&model, "cmpl-", "text_completion");
     if body.streams() {
         let writer = CompletionWriter {
             positions: vec![0; answers.count],
@@ -45,7 +47,7 @@ pub(crate) async fn completions(
                 choices_per_prompt: candidates,
             },
             envelope: envelope.with_usage(body.includes_usage()),
-            state,
+            model,
         };
         return Ok(stream(answers, writer));
     }
@@ -57,7 +59,7 @@ pub(crate) async fn completions(
     if body.choices() < candidates {
         collected = best(collected, candidates, body.choices());
     }
-    let tokenizer = state.generator.forerun().tokenizer();
+    let tokenizer = model.generator.forerun().tokenizer();
     if body.only_echoes() {
         usage.completion = 0;
     }
@@ -152,20 +154,22 @@ fn best(collected: Vec<Collected>, candidates: usize, n: usize) -> Vec<Collected
 /// Writes the chunks of a stream.
 struct CompletionWriter {
     envelope: Envelope,
-    state: Arc<State>,
+    model: Arc<Lease>,
     /// The number of characters of each choice so far.
     positions: Vec<usize>,
     options: StreamOptions,
 }
 
 impl StreamWriter for CompletionWriter {
+    type Item = Event;
+
     fn begin(&mut self) -> Vec<Event> {
         Vec::new()
     }
 
     fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Event> {
         let Part::Text(text) = part else { return Vec::new() };
-        let tokenizer = self.state.generator.forerun().tokenizer();
+        let tokenizer = self.model.generator.forerun().tokenizer();
         let position = self.positions[choice];
         self.positions[choice] += text.chars().count();
         let logprobs = Logprobs::of_part(tokens, tokenizer);
@@ -191,7 +195,7 @@ impl StreamWriter for CompletionWriter {
     }
 
     fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Event> {
-        let tokenizer = self.state.generator.forerun().tokenizer();
+        let tokenizer = self.model.generator.forerun().tokenizer();
         self.envelope.end(answers, self.options, tokenizer)
     }
 

@@ -2,7 +2,8 @@
 
 use super::token_details::add_measurements;
 use crate::api::answers::new_id;
-use crate::api::state::{State, unix_seconds};
+use crate::api::state::unix_seconds;
+use crate::models::Model;
 use axum::response::sse::Event;
 use forerun::text::Tokenizer;
 use forerun::{Answer, Finish};
@@ -20,13 +21,13 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    pub(super) fn new(state: &State, id_prefix: &str, object: &'static str) -> Self {
+    pub(super) fn new(model: &Model, id_prefix: &str, object: &'static str) -> Self {
         Self {
             has_usage: false,
             id: new_id(id_prefix),
             object,
             created: unix_seconds(SystemTime::now()),
-            model: state.options.model_name.clone(),
+            model: model.name.clone(),
         }
     }
 

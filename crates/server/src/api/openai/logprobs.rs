@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
 /// The log-probabilities of consecutive tokens.
-pub(super) struct Logprobs<'a> {
+pub(crate) struct Logprobs<'a> {
     tokens: Vec<&'a TokenLogprob>,
     /// Whether the last token ended the answer. It is no part of the text then.
     ends_answer: bool,
@@ -15,7 +15,7 @@ pub(super) struct Logprobs<'a> {
 
 impl<'a> Logprobs<'a> {
     /// Returns those of a whole answer, if they were requested.
-    pub(super) fn of_answer(answer: &'a Answer, tokenizer: &'a Tokenizer) -> Option<Self> {
+    pub(crate) fn of_answer(answer: &'a Answer, tokenizer: &'a Tokenizer) -> Option<Self> {
         let tokens = answer.logprobs.as_ref()?.iter().collect();
         Some(Self { tokens, ends_answer: answer.finish == Finish::Eos, tokenizer })
     }
@@ -27,7 +27,7 @@ impl<'a> Logprobs<'a> {
     }
 
     /// Returns those of a part of a stream, if they were requested.
-    pub(super) fn of_part(part: &'a [AnswerToken], tokenizer: &'a Tokenizer) -> Option<Self> {
+    pub(crate) fn of_part(part: &'a [AnswerToken], tokenizer: &'a Tokenizer) -> Option<Self> {
         let tokens: Vec<_> = part.iter().filter_map(|token| token.logprob.as_ref()).collect();
         let ends_answer = part.last().is_some_and(|token| token.ends_answer);
         (!tokens.is_empty()).then_some(Self { tokens, ends_answer, tokenizer })
@@ -103,7 +103,7 @@ impl<'a> Logprobs<'a> {
     }
 
     /// Returns the form of chat completions.
-    pub(super) fn of_chat(&self) -> Value {
+    pub(crate) fn of_chat(&self) -> Value {
         let entry = |bytes: &[u8], logprob: Value| json!({"bytes": bytes, "logprob": logprob, "token": String::from_utf8_lossy(bytes)});
         let content = self.tokens.iter().zip(self.bytes()).map(|(one, bytes)| {
             let mut value = entry(&bytes, finite(one.logprob));

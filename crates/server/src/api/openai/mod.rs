@@ -4,7 +4,7 @@ pub(crate) mod body;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod envelope;
-mod logprobs;
+pub(crate) mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod responses;
 pub(crate) mod sampling;

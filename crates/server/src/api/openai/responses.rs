@@ -11,6 +11,7 @@ use crate::api::error::ApiError;
 use crate::api::fields::Api;
 use crate::api::state::{State, unix_seconds};
 use crate::api::{body_of, parse};
+use crate::models::Model;
 use axum::body::Bytes;
 use axum::extract;
 use axum::extract::rejection::BytesRejection;
@@ -110,7 +111,7 @@ struct ReasoningOptions {
 
 impl ResponseFields {
     /// Returns the response to this request, before its first item.
-    fn response(&self, state: &State) -> Value {
+    fn response(&self, model: &Model) -> Value {
         let tools: Vec<Value> = self
             .tools
             .iter()
@@ -151,7 +152,7 @@ impl ResponseFields {
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "metadata": self.metadata.clone().unwrap_or_default(),
-            "model": state.options.model_name,
+            "model": model.name,
             "output": [],
             "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
             "previous_response_id": null,
@@ -308,14 +309,17 @@ pub(crate) async fn responses(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let bytes = body_of(body)?;
-    let shared = Arc::clone(&state);
+    let body = prepare(move || ResponseBody::parse(&bytes)).await;
+    let body = body.map_err(|error| error.renamed(&FIELDS))?;
+    let model = state.lend(body.fields.model.as_deref()).await?;
+    let shared = Arc::clone(&model);
     let prepared = prepare(move || {
-        let body = ResponseBody::parse(&bytes)?;
         let (streams, response) = (body.fields.stream == Some(true), body.fields.response(&shared));
         Ok((streams, response, body.into_chat()?.chat(&shared)?))
     });
     let (streams, response, prepared) = prepared.await.map_err(|error| error.renamed(&FIELDS))?;
-    let answers = Answers::start(&state, prepared).await.map_err(|error| error.renamed(&FIELDS))?;
+    let answers = Answers::start(&state, &model, prepared).await;
+    let answers = answers.map_err(|error| error.renamed(&FIELDS))?;
     let mut writer = ResponseWriter { response, open: None, sequence: 0 };
     if streams {
         return Ok(stream(answers, writer));
@@ -481,6 +485,8 @@ impl ResponseWriter {
 }
 
 impl StreamWriter for ResponseWriter {
+    type Item = Event;
+
     fn begin(&mut self) -> Vec<Event> {
         let response = json!({"response": self.response});
         vec![

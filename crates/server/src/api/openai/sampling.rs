@@ -1,7 +1,7 @@
 //! The fields of a request about sampling and the end of an answer. All APIs share them.
 
 use crate::api::error::ApiError;
-use crate::api::state::State;
+use crate::models::Model;
 use forerun::{Request, SamplingOptions, TokenId};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -46,7 +46,7 @@ struct Seed(Option<u64>);
 
 impl SamplingFields {
     /// Writes the options to a request to the engine, which has those of requests that set none.
-    pub(crate) fn apply(&self, state: &State, request: &mut Request) -> Result<(), ApiError> {
+    pub(crate) fn apply(&self, model: &Model, request: &mut Request) -> Result<(), ApiError> {
         let sampling = &mut request.sampling;
         for (field, place) in [
             (self.temperature, &mut sampling.temperature),
@@ -73,7 +73,7 @@ impl SamplingFields {
             let token = token.parse().map_err(|_| ApiError::field("logit_bias", message()))?;
             sampling.logit_bias.insert(token, *bias);
         }
-        let config = state.generator.forerun().config();
+        let config = model.generator.forerun().config();
         self.limit_penalties(sampling, config.max_position_embeddings)?;
         request.seed = self.seed.and_then(|Seed(seed)| seed);
         request.ignore_eos = self.ignore_eos.unwrap_or(false);

@@ -86,6 +86,11 @@ struct StructuredOutputs {
 }
 
 impl StructureFields {
+    /// The fields of a request whose API has one place for formats.
+    pub(crate) fn of_format(response_format: Option<ResponseFormat>) -> Self {
+        Self { response_format, ..Self::default() }
+    }
+
     /// Returns the grammar of the answers, checked for the model.
     pub(crate) fn grammar(&self, forerun: &Forerun) -> Result<Option<Grammar>, ApiError> {
         let mut grammars = self.grammars()?;
