@@ -9,8 +9,8 @@ cargo build --quiet --locked --workspace --features forerun-cli/full "$@" --bin 
 built=target/debug
 forerun=$built/forerun
 
-echo "== Rust: embedding, streaming, a custom decoder and a custom drafter"
-for example in embed streaming decoder; do
+echo "== Rust: embedding, streaming, a comparison, a custom decoder and a custom drafter"
+for example in embed streaming compare decoder; do
     "$built/examples/$example"
 done
 "$built/examples/own_drafter" models/target

@@ -5,7 +5,7 @@ use dynamo_backend_common::{
     DynamoError, GuidedDecodingOptions, PreprocessedRequest, SamplingOptions, StopConditions,
 };
 use forerun::text::GrammarKind;
-use forerun::{Forerun, Grammar, Request, SamplingOptions as Sampling, TokenId};
+use forerun::{Engine, Grammar, Request, SamplingOptions as Sampling, TokenId};
 use forerun_server::{Generator, Speculation, Task};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -181,7 +181,7 @@ fn grammar_of(guided: &GuidedDecodingOptions) -> Result<Option<Grammar>, DynamoE
     Ok(schema.or(choice).or(regex).or(grammar))
 }
 
-fn check_grammar(forerun: &Forerun, request: &Request) -> Result<(), DynamoError> {
+fn check_grammar(forerun: &Engine, request: &Request) -> Result<(), DynamoError> {
     match &request.grammar {
         None => Ok(()),
         Some(grammar) => forerun.check_grammar(grammar).map_err(|error| invalid(error.to_string())),

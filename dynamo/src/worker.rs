@@ -11,7 +11,7 @@ use dynamo_backend_common::{
     MetricsCtx, PreprocessedRequest, SnapshotPublisher,
 };
 use dynamo_llm::kv_router::protocols::KvCacheEvent;
-use forerun::{Forerun, Plan};
+use forerun::{Engine, Plan};
 use forerun_cli::EngineArguments;
 use forerun_server::{Admission, Generator, Metrics, Task};
 use futures::stream::BoxStream;
@@ -46,7 +46,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long answers that move may take to tell the front end.
 const TELL: Duration = Duration::from_secs(1);
 
-/// A worker that answers requests with a [`Forerun`] engine.
+/// A worker that answers requests with a [`Engine`] engine.
 pub struct ForerunWorker {
     options: WorkerOptions,
     metrics: Arc<Metrics>,
@@ -95,7 +95,7 @@ impl ForerunWorker {
 }
 
 impl Serving {
-    fn new(forerun: Forerun, options: &WorkerOptions, metrics: &Arc<Metrics>) -> Self {
+    fn new(forerun: Engine, options: &WorkerOptions, metrics: &Arc<Metrics>) -> Self {
         let tokens = forerun.cache_tokens().unwrap_or(0) as u64;
         Self {
             generator: Arc::new(Generator::new(forerun, Arc::clone(metrics))),
@@ -217,7 +217,7 @@ impl LLMEngine for ForerunWorker {
         let options = self.options.clone();
         let open = move || {
             let mut loader = options.engine.loader();
-            Forerun::open_with(&options.plan, &mut loader)
+            Engine::open_with(&options.plan, &mut loader)
         };
         let opened = tokio::task::spawn_blocking(open).await;
         let opened = opened.map_err(|error| cannot_start(error.to_string()))?;

@@ -1,7 +1,7 @@
 //! Answers in progress, each on a thread of its own. Answers that run at the same time share
 //! forward passes.
 
-use forerun::{AnswerEvent, Canceller, Forerun, ForerunError, Request, TokenId};
+use forerun::{AnswerEvent, Canceller, Engine, ForerunError, Request, TokenId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ impl EventSink {
 
 /// An answer to generate.
 pub(crate) struct Task {
-    pub(crate) engine: Arc<Forerun>,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) prompt: Vec<TokenId>,
     pub(crate) request: Request,
     pub(crate) canceller: Canceller,

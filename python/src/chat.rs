@@ -2,10 +2,8 @@
 
 use crate::errors::value_error;
 use crate::params::Params;
-use forerun::text::{
-    ChatPart, ChatSyntax, ChatTemplateError, TemplateArguments, Tool, with_tools_as_text,
-};
-use forerun::{ChatTemplate, Forerun, Message, ModelSource, Request, TokenId};
+use forerun::text::{ChatPart, ChatSyntax, TemplateArguments, Tool, with_tools_as_text};
+use forerun::{ChatTemplate, Engine, Message, Request, TokenId};
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
 
@@ -63,22 +61,12 @@ struct ToolFields {
     parameters: Value,
 }
 
-/// Loads a model's chat template.
-fn template(engine: &Forerun, choice: Option<&str>) -> Result<ChatTemplate, ChatTemplateError> {
-    let file = engine.tokenizer().file();
-    match (engine.plan().model(), choice) {
-        (ModelSource::Embedded(model), None) => ChatTemplate::from_embedded(model),
-        (ModelSource::Embedded(model), Some(choice)) => {
-            ChatTemplate::choose_embedded(model, choice)
-        }
-        (_, None) => ChatTemplate::from_checkpoint(file),
-        (_, Some(choice)) => ChatTemplate::choose(file, choice),
-    }
-}
-
 impl Conversation {
-    pub(crate) fn new(engine: &Forerun, fields: &ConversationFields) -> PyResult<Self> {
-        let template = template(engine, fields.chat_template.as_deref());
+    pub(crate) fn new(engine: &Engine, fields: &ConversationFields) -> PyResult<Self> {
+        let template = match &fields.chat_template {
+            Some(choice) => engine.choose_chat_template(choice),
+            None => engine.chat_template(),
+        };
         let template = template.map_err(value_error)?;
         let syntax = ChatSyntax::of_template(&template);
         let messages: Vec<MessageFields> = parsed("messages", &fields.messages)?;
@@ -104,7 +92,7 @@ impl Conversation {
     }
 
     /// Returns the request of an answer.
-    pub(crate) fn request(&self, engine: &Forerun, params: Params) -> PyResult<Request> {
+    pub(crate) fn request(&self, engine: &Engine, params: Params) -> PyResult<Request> {
         let mut request = params.into_request()?;
         if self.requires_call {
             if request.grammar.is_some() {

@@ -14,7 +14,7 @@ use crate::params::Params;
 use crate::stream::{LOOK_EVERY, Stream};
 use forerun::checkpoint::{Config, SuggestedSampling};
 use forerun::text::Tokenizer;
-use forerun::{Canceller, Forerun, TokenId};
+use forerun::{Canceller, TokenId};
 use pyo3::prelude::*;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "forerun._forerun")]
 pub(crate) struct Engine {
     /// `None` once the engine is closed.
-    engine: Mutex<Option<Arc<Forerun>>>,
+    engine: Mutex<Option<Arc<forerun::Engine>>>,
     tokenizer: Arc<Tokenizer>,
     config: Config,
     answers: Answers,
@@ -61,7 +61,7 @@ impl Engine {
     ///
     /// # Errors
     /// If it is closed, or belongs to the process that this one was forked from.
-    pub(crate) fn engine(&self) -> PyResult<Arc<Forerun>> {
+    pub(crate) fn engine(&self) -> PyResult<Arc<forerun::Engine>> {
         if self.process != std::process::id() {
             return Err(engine_error(
                 "the engine belongs to another process, and its threads are not part of this one: create an LLM \

@@ -2,7 +2,7 @@
 
 use crate::errors::{of_engine, value_error};
 use forerun::{
-    Forerun, LayerStrategy, Loader, Method, ModelSource, Options, Plan, Progress, Step, Tree,
+    Engine, LayerStrategy, Loader, Method, ModelSource, Options, Plan, Progress, Step, Tree,
 };
 use forerun_cli::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET};
 use pyo3::prelude::*;
@@ -123,7 +123,7 @@ impl EngineOptions {
     }
 
     /// Loads the models.
-    pub(crate) fn open(&self, py: Python<'_>) -> PyResult<Forerun> {
+    pub(crate) fn open(&self, py: Python<'_>) -> PyResult<Engine> {
         let method: Option<Method> = parse_some("method", self.method.as_deref())?;
         let options = Options { method, ..self.options()? };
         let plan = Plan::new(options).map_err(value_error)?;
@@ -139,7 +139,7 @@ impl EngineOptions {
                     _ => ControlFlow::Continue(()),
                 }
             });
-            Forerun::open_with(&plan, &mut loader)
+            Engine::open_with(&plan, &mut loader)
         });
         match (opened, interrupt) {
             (_, Some(error)) => Err(error),

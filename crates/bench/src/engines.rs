@@ -5,13 +5,12 @@ use crate::provenance::{peak_memory_bytes, reset_peak_memory};
 use crate::record::{AnswerRecord, TurnRecord};
 use crate::run::Answerer;
 use crate::{BenchError, Configuration, Prompt};
-use forerun::text::{ChatTemplateError, EncodeError};
+use forerun::text::EncodeError;
 use forerun::{
-    Canceller, Chat, ChatError, ChatTemplate, Forerun, ForerunError, Loader, Message, ModelSource,
-    Request, SamplingOptions, TokenId,
+    ChatError, ChatTemplate, Engine, ForerunError, Loader, Message, Request, SamplingOptions,
+    TokenId,
 };
 use std::ops::ControlFlow;
-use std::path::Path;
 
 /// Number of spans in a sample timeline.
 const SAMPLE_SPANS: usize = 48;
@@ -57,8 +56,6 @@ pub struct LeftOut {
 /// The engines of all configurations.
 pub struct Engines {
     engines: Vec<LoadedConfiguration>,
-    /// The checkpoint with the target's chat template, which each conversation reads again.
-    model: ModelSource,
     template: ChatTemplate,
     prompts_as_chats: bool,
     /// The common request, without the temperatures of the configurations.
@@ -68,7 +65,7 @@ pub struct Engines {
 /// A configuration with its engine.
 struct LoadedConfiguration {
     name: String,
-    engine: Forerun,
+    engine: Engine,
     temperature: f32,
 }
 
@@ -86,7 +83,7 @@ impl Engines {
         let mut loader = loader.sharing_weights();
         let mut engines = Vec::new();
         for configuration in configurations {
-            let engine = Forerun::open_with(&configuration.plan, &mut loader);
+            let engine = Engine::open_with(&configuration.plan, &mut loader);
             let name = &configuration.name;
             let engine = engine.map_err(|cause| load_error(name, cause))?;
             let (name, temperature) = (name.clone(), configuration.temperature);
@@ -94,20 +91,13 @@ impl Engines {
         }
         let no_configuration = BenchError::NoPrompts("there are no configurations to compare");
         let first = engines.first().ok_or(no_configuration)?;
-        let model = match first.engine.plan().model() {
-            embedded @ ModelSource::Embedded(_) => embedded.clone(),
-            model => {
-                let path = loader.locate(model);
-                ModelSource::Path(path.map_err(|cause| load_error(&first.name, cause))?)
-            }
-        };
-        let template = template(&model).map_err(|error| chat_error(error.into()))?;
+        let template = first.engine.chat_template().map_err(|error| chat_error(error.into()))?;
         let prompts_as_chats = match style {
             PromptStyle::Auto => !template.is_plain(),
             PromptStyle::Text => false,
             PromptStyle::Chat => true,
         };
-        Ok(Self { engines, model, template, prompts_as_chats, request })
+        Ok(Self { engines, template, prompts_as_chats, request })
     }
 
     /// Returns whether prompts with a single turn are conversations, too.
@@ -158,7 +148,7 @@ impl Engines {
         };
         let tokens = self.encode(prompt).ok()?;
         let on_text = |_: &str| ControlFlow::Continue(());
-        let answer = engine.generate_tokens(tokens, &request, &Canceller::new(), on_text).ok()?;
+        let answer = engine.generate_tokens(tokens, &request, on_text).ok()?;
         let logprobs = answer.logprobs?.into_iter().nth(position)?;
         let logprob = |token| logprobs.top.iter().find(|top| top.0 == token).map(|top| top.1);
         Some(f64::from(logprob(own)?) - f64::from(logprob(other)?))
@@ -187,7 +177,7 @@ impl Engines {
         Ok((fitting, left_out))
     }
 
-    fn longest_turn(&self, engine: &Forerun, prompt: &Prompt) -> Result<usize, BenchError> {
+    fn longest_turn(&self, engine: &Engine, prompt: &Prompt) -> Result<usize, BenchError> {
         let mut longest = 0;
         for turn in &prompt.turns {
             longest = longest.max(self.encode_turn(engine, prompt, turn)?.len());
@@ -197,7 +187,7 @@ impl Engines {
 
     fn encode_turn(
         &self,
-        engine: &Forerun,
+        engine: &Engine,
         prompt: &Prompt,
         turn: &str,
     ) -> Result<Vec<TokenId>, BenchError> {
@@ -231,28 +221,19 @@ impl Engines {
         let mut request = self.request.clone();
         request.sampling.temperature = *temperature;
         let request = &request;
-        let canceller = Canceller::new();
         let on_text = |_: &str| ControlFlow::Continue(());
         let sample = |turn: usize| (sample && turn == 0).then_some(SAMPLE_SPANS);
         if !self.is_chat(prompt) {
             let answer = engine.complete(&prompt.turns[0], request)?;
             return Ok(vec![TurnRecord::of(&answer, sample(0))]);
         }
-        let mut chat = Chat::new(engine, template(&self.model)?);
+        let mut chat = engine.chat()?;
         let mut turns = Vec::new();
         for (index, turn) in prompt.turns.iter().enumerate() {
-            let reply = chat.send(turn, request, &canceller, on_text)?;
+            let reply = chat.send(turn, request, on_text)?;
             turns.push(TurnRecord::of(&reply.answer, sample(index)));
         }
         Ok(turns)
-    }
-}
-
-/// Loads the chat template of a model that is not on the hub.
-fn template(model: &ModelSource) -> Result<ChatTemplate, ChatTemplateError> {
-    match model {
-        ModelSource::Embedded(model) => ChatTemplate::from_embedded(model),
-        model => ChatTemplate::from_checkpoint(model.path().unwrap_or(Path::new(""))),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::subject::{Subject, SubjectAnswer};
 use crate::time_left::{CertifyProgress, Meter, Part, TimeLeft};
 use forerun::cpu::Isa;
 use forerun::{
-    Canceller, Forerun, ForerunError, Loader, Options, Plan, Request, SamplingOptions, TokenId,
+    Canceller, Engine, ForerunError, Loader, Options, Plan, Request, SamplingOptions, TokenId,
     TokenLogprob, Verification, VerificationChoice,
 };
 use forerun_core::{Key, KeyedRandomness, Purpose};
@@ -71,7 +71,7 @@ const SHORT_ANSWERS: u32 = 10;
 /// Compares configurations with plain decoding.
 pub struct Certifier<'a> {
     options: CertifyOptions,
-    plain: Forerun,
+    plain: Engine,
     loader: Loader<'a>,
     canceller: Canceller,
 }
@@ -116,7 +116,7 @@ impl<'a> Certifier<'a> {
             return Err(CertifyError::NoPrompts);
         }
         let plan = Plan::new(plain(engine)).map_err(ForerunError::from)?;
-        let plain = Forerun::open_with(&plan, &mut loader)?;
+        let plain = Engine::open_with(&plan, &mut loader)?;
         Ok(Self { options, plain, loader, canceller })
     }
 
@@ -157,7 +157,7 @@ impl<'a> Certifier<'a> {
             let configuration = name_of(&plan, options);
             meter.next_configuration(&configuration);
             let loader = &mut self.loader;
-            let engine = meter.measure(Part::Open, |_| Forerun::open_with(&plan, loader))?;
+            let engine = meter.measure(Part::Open, |_| Engine::open_with(&plan, loader))?;
             draft_model = draft_model.or(plan.draft_model().map(ToString::to_string));
             let outcome = self.measured_check(&engine, &answers, &mut meter)?;
             checks.push(Check { configuration, result: CheckResult::Compared(Box::new(outcome)) });
@@ -532,7 +532,7 @@ mod tests {
     }
 
     /// An engine's answers, with these statistics.
-    struct Counted<'a>(&'a Forerun, Statistics, Cell<usize>);
+    struct Counted<'a>(&'a Engine, Statistics, Cell<usize>);
 
     impl Subject for Counted<'_> {
         fn answer(

@@ -1,6 +1,6 @@
 //! The sampling options of seeded answers.
 
-use forerun::{Forerun, Grammar, SamplingOptions};
+use forerun::{Engine, Grammar, SamplingOptions};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -24,7 +24,7 @@ const GRAMMAR: &str = "([a-z]+ [0-9]+ )+";
 
 impl SeededOptions {
     /// Returns those that an engine supports, in the order in which answers have them.
-    pub(crate) fn supported_by(engine: &Forerun) -> Vec<Self> {
+    pub(crate) fn supported_by(engine: &Engine) -> Vec<Self> {
         let mut all = vec![Self::Temperature, Self::Penalties, Self::Filters];
         // Some models have no grammars: their tokenizer has no texts, or no token ends an answer.
         let end_tokens = &engine.config().eos_token_ids;

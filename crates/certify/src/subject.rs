@@ -3,8 +3,7 @@
 use crate::known_answers::{DecoderSetup, DecoderSource, MakeDecoderSetup};
 use crate::known_models::KnownPair;
 use forerun::{
-    AdditionalDrafter, Canceller, DrafterKind, Forerun, ForerunError, Request, TokenId,
-    TokenLogprob,
+    AdditionalDrafter, Canceller, DrafterKind, Engine, ForerunError, Request, TokenId, TokenLogprob,
 };
 use forerun_core::Need;
 use forerun_decode::Statistics;
@@ -14,10 +13,10 @@ use std::sync::Arc;
 
 /// What is compared with plain decoding: an engine, or a decoder of your own.
 pub trait Subject {
-    /// Continues a text, as [`Forerun::generate_interruptibly`] does.
+    /// Continues a text, as [`Engine::generate_interruptibly`] does.
     ///
     /// # Errors
-    /// As [`Forerun::generate_interruptibly`].
+    /// As [`Engine::generate_interruptibly`].
     fn answer(
         &self,
         prompt: &str,
@@ -50,7 +49,7 @@ pub struct SubjectAnswer {
     pub statistics: Statistics,
 }
 
-impl Subject for Forerun {
+impl Subject for Engine {
     fn answer(
         &self,
         prompt: &str,
@@ -81,7 +80,7 @@ impl Subject for Forerun {
 
 /// Returns how an engine decodes with a pair of known models. Drafters that need no model stay, and
 /// all others draft with a known model.
-fn with_known_models(engine: &Forerun, pair: &KnownPair) -> DecoderSetup {
+fn with_known_models(engine: &Engine, pair: &KnownPair) -> DecoderSetup {
     let plan = engine.plan();
     let method = plan.method();
     let additional = plan.additional_drafters().iter().map(|drafter| match drafter {
@@ -122,7 +121,7 @@ fn with_known_models(engine: &Forerun, pair: &KnownPair) -> DecoderSetup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun::{DraftTokens, Lookup, Method, Options, Plan, RandomPair, Tree};
+    use forerun::{DraftTokens, Lookup, Method, Options, RandomPair, Tree};
 
     /// An engine's decoders keep its options with known models, and its drafters stay or are
     /// replaced in order.
@@ -135,9 +134,9 @@ mod tests {
                 draft_model: Some(pair.drafter().into()),
                 ..options
             };
-            Forerun::open(&Plan::new(options).unwrap()).unwrap()
+            Engine::open(options).unwrap()
         };
-        let setup = |engine: &Forerun| with_known_models(engine, &KnownPair::ALL[0]);
+        let setup = |engine: &Engine| with_known_models(engine, &KnownPair::ALL[0]);
         let options = |setup: &DecoderSetup| {
             let of = |source: &DecoderSource| match source {
                 DecoderSource::Engine { decoders, .. } => decoders.options().clone(),

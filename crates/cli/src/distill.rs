@@ -6,7 +6,7 @@ use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use anyhow::{Context, bail};
-use forerun::{Canceller, ChatTemplate, Finish, Forerun, Message, Plan, Request};
+use forerun::{Canceller, ChatTemplate, Engine, Finish, Message, Plan, Request};
 use forerun_output::Lock;
 use forerun_train::data::Documents;
 use serde_json::{Value, json};
@@ -44,10 +44,10 @@ pub(crate) fn write(
     let done = count_written(&arguments.out, &prompts)?;
     let plan = Plan::new(options(&answers.engine))?;
     let mut loader = progress::loader(answers.engine.offline, true);
-    let engine = Forerun::open_with(&plan, &mut loader)?;
+    let engine = Engine::open_with(&plan, &mut loader)?;
     drop(loader);
     let base = suggested_sampling(base, answers, &engine)?;
-    let template = arguments.chat.then(|| ChatTemplate::from_checkpoint(engine.tokenizer().file()));
+    let template = arguments.chat.then(|| engine.chat_template());
     let template = template.transpose()?;
     let base =
         template.as_ref().map_or(base.clone(), |template| engine.chat_request(template, &base));
@@ -79,7 +79,7 @@ pub(crate) fn write(
 
 /// Writes texts, several at the same time.
 struct Writer<'a> {
-    engine: &'a Forerun,
+    engine: &'a Engine,
     /// The template of chat messages, if the prompts are some.
     template: Option<ChatTemplate>,
     base: Request,
@@ -147,7 +147,8 @@ impl Writer<'_> {
             Some(template) => ("", self.engine.encode_chat(template, &[Message::user(prompt)])?),
         };
         let on_text = |_: &str| ControlFlow::Continue(());
-        let answer = self.engine.generate_tokens(tokens, &request, self.canceller, on_text)?;
+        let answer =
+            self.engine.generate_tokens_interruptibly(tokens, &request, self.canceller, on_text)?;
         if self.canceller.is_cancelled() && answer.finish == Finish::Stopped {
             return Ok(None);
         }

@@ -14,7 +14,7 @@ use forerun::method::DraftLength;
 use forerun::text::{GrammarKind, Tokenizer};
 use forerun::trace::Trace;
 use forerun::{
-    Answer, AnswerEvent, AnswerStream, Canceller, Finish, Forerun, ForerunError, Grammar, Lookup,
+    Answer, AnswerEvent, AnswerStream, Canceller, Engine, Finish, ForerunError, Grammar, Lookup,
     ModelSource, Options, Plan, Request, RequestError, SamplingOptions, TokenId, TokenLogprob,
     Verification, VerificationChoice,
 };
@@ -150,7 +150,7 @@ pub(crate) fn exit_code(request: &Request, answer: &Answer, was_ended: bool) -> 
 }
 
 /// Notes what runs where, if the command is verbose.
-pub(crate) fn detail_plan(engine: &Forerun) {
+pub(crate) fn detail_plan(engine: &Engine) {
     let plan = engine.plan();
     let isa = Isa::from_environment().map_or_else(|_| "unknown".into(), |isa| isa.to_string());
     detail(format_args!(
@@ -209,7 +209,7 @@ const FEWEST_DRAFTED_TOKENS: usize = 64;
 /// Returns `None` if too few tokens are compared, or if drafter and target have cores of their own,
 /// because plain decoding would use all cores.
 fn compared_with_plain(
-    engine: &Forerun,
+    engine: &Engine,
     text: Vec<TokenId>,
     answer: &Answer,
     canceller: &Canceller,
@@ -238,7 +238,7 @@ fn compared_with_plain(
 const FEWEST_PASSES: u64 = 16;
 
 /// Summarises an answer in one line. Says why, if drafting paused most of the time.
-pub(crate) fn summary(engine: &Forerun, answer: &Answer) -> String {
+pub(crate) fn summary(engine: &Engine, answer: &Answer) -> String {
     let statistics = &answer.statistics;
     let plan = engine.plan();
     // Plain decoding has no drafters. Other drafters may have found nothing, or failed.
@@ -270,7 +270,7 @@ fn takes_suggested_sampling(arguments: &AnswerArguments) -> bool {
 pub(crate) fn suggested_sampling(
     request: Request,
     arguments: &AnswerArguments,
-    engine: &Forerun,
+    engine: &Engine,
 ) -> anyhow::Result<Request> {
     let config = engine.config();
     let base = match config.suggested_sampling {
@@ -532,7 +532,7 @@ pub(crate) fn timeline(trace: &Trace) -> String {
 
 /// Prints the statistics: one line after the text, or one JSON object.
 fn report(
-    engine: &Forerun,
+    engine: &Engine,
     answer: &Answer,
     as_json: bool,
     interrupted: bool,

@@ -22,7 +22,7 @@ mod without_mpi {
     use super::{Clocks, Member};
     use crate::arguments::EngineArguments;
     use anyhow::bail;
-    use forerun::{Forerun, Loader, Placement, Plan};
+    use forerun::{Engine, Loader, Placement, Plan};
 
     impl Member {
         /// Fails if the placement names ranks.
@@ -43,8 +43,8 @@ mod without_mpi {
             self,
             plan: &Plan,
             loader: &mut Loader<'_>,
-        ) -> anyhow::Result<(Forerun, Clocks)> {
-            Ok((Forerun::open_with(plan, loader)?, Clocks::default()))
+        ) -> anyhow::Result<(Engine, Clocks)> {
+            Ok((Engine::open_with(plan, loader)?, Clocks::default()))
         }
     }
 
@@ -64,7 +64,7 @@ mod on_mpi {
     use forerun::cpu::Exchange;
     use forerun::placement::Topology;
     use forerun::runtime::{DECODING_RANK, Rank, RankFacts, RankSite};
-    use forerun::{Forerun, Loader, Plan};
+    use forerun::{Engine, Loader, Plan};
     use forerun_mpi::{Group, GroupOptions, MpiError};
     use std::time::Duration;
 
@@ -115,9 +115,9 @@ mod on_mpi {
             self,
             plan: &Plan,
             loader: &mut Loader<'_>,
-        ) -> anyhow::Result<(Forerun, Clocks)> {
+        ) -> anyhow::Result<(Engine, Clocks)> {
             let Some(group) = self.group else {
-                return Ok((Forerun::open_with(plan, loader)?, Clocks::default()));
+                return Ok((Engine::open_with(plan, loader)?, Clocks::default()));
             };
             let own = start(plan, loader, &group)?;
             let facts = group.gather()?.into_iter().zip(1..).map(|(bytes, rank)| {

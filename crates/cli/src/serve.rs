@@ -58,7 +58,10 @@ fn serve_one(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         note(TRANSLATED);
     }
     detail_plan(&forerun);
-    let template = forerun.chat_template(arguments.chat_template.as_deref())?;
+    let template = match &arguments.chat_template {
+        Some(choice) => forerun.choose_chat_template(choice)?,
+        None => forerun.chat_template()?,
+    };
     let name = served_name(&arguments);
     let pace = forerun.plan().placement().pace();
     let paced = pace.map_or(String::new(), |pace| format!(", paced as {}", pace.name));

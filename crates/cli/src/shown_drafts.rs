@@ -171,7 +171,7 @@ fn origin(token: &AnswerToken) -> Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun::{Forerun, Options, Plan, RandomPair, TokenId};
+    use forerun::{Engine, Options, RandomPair, TokenId};
 
     fn token(token: TokenId, drafted: bool, rejected: Option<TokenId>) -> AnswerToken {
         let origin = if drafted { TokenOrigin::Draft } else { TokenOrigin::Correction };
@@ -191,7 +191,7 @@ mod tests {
     fn pieces_have_marks_or_colours() {
         let pair = RandomPair::make().unwrap();
         let options = Options { model: pair.target().into(), ..Options::default() };
-        let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+        let engine = Engine::open(options).unwrap();
         let tokenizer = engine.tokenizer();
         let id = |text: &str| *tokenizer.encode(text).unwrap().last().unwrap();
         let [a, b, c, d, x] = ["a", "b", "c", "d", "x"].map(id);

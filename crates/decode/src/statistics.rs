@@ -76,8 +76,8 @@ impl Statistics {
         self.accepted[..accepted].iter_mut().for_each(|count| *count += 1);
     }
 
-    /// Returns the mean number of accepted tokens (MAT, τ): committed tokens per target forward,
-    /// including the target's own token.
+    /// Returns the mean number of accepted tokens (MAT, τ): committed tokens per target forward. It
+    /// counts the target's own token, so plain decoding has 1.
     #[must_use]
     pub fn mean_accepted_tokens(&self) -> f64 {
         ratio(self.committed, self.target_forwards)

@@ -1,5 +1,5 @@
 //! Runs a custom decoder on the engine's workers: `cargo run -p forerun --example decoder`.
-use forerun::{Forerun, Options, Plan, RandomPair};
+use forerun::{Engine, Options, RandomPair};
 use forerun_core::{
     Cluster, Draft, DraftShape, Job, JobOutput, Role, Sampling, ScoreJob, SequenceId,
     TargetFeedback, verify,
@@ -58,12 +58,9 @@ impl Decoder for DraftFour {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pair = RandomPair::make()?;
-    let options = Options {
-        model: pair.target().into(),
-        draft_model: Some(pair.drafter().into()),
-        ..Options::default()
-    };
-    let engine = Forerun::open(&Plan::new(options)?)?;
+    let draft_model = Some(pair.drafter().into());
+    let options = Options { draft_model, ..Options::new(pair.target()) };
+    let engine = Engine::open(options)?;
 
     let prompt = engine.tokenizer().encode("Once upon a time")?;
     let limits = Limits {

@@ -1,6 +1,6 @@
 //! Streams text from a target and a drafter:
 //! `cargo run -p forerun --example embed -- TARGET_DIR DRAFTER_DIR`.
-use forerun::{Forerun, ModelSource, Options, Plan, RandomPair, Request};
+use forerun::{Engine, ModelSource, Options, RandomPair, Request};
 use std::ops::ControlFlow;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -9,8 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut models = std::env::args().skip(1).map(ModelSource::from);
     let model = models.next().unwrap_or_else(|| pair.target().into());
     let draft_model = Some(models.next().unwrap_or_else(|| pair.drafter().into()));
-    let plan = Plan::new(Options { model, draft_model, ..Options::default() })?;
-    let engine = Forerun::open(&plan)?;
+    let engine = Engine::open(Options { draft_model, ..Options::new(model) })?;
     let request = Request { max_tokens: 64, ..Request::default() };
     let answer = engine.generate("Once upon a time", &request, |text| {
         print!("{text}");

@@ -1,8 +1,7 @@
 //! Brings a drafter of one's own, and compares it with plain decoding:
 //! `cargo run --release -p forerun --example own_drafter -- TARGET_DIR`.
-use forerun::draft::{DraftContext, Drafter, DrafterEntry, ModelError};
-use forerun::{DrafterKind, Forerun, ModelSource, Options, Plan, RandomPair, Request, TokenId};
-use forerun_core::{Draft, SequenceId, TokenTree};
+use forerun::draft::{Draft, DraftContext, Drafter, ModelError, SequenceId, TokenTree};
+use forerun::{DrafterKind, Engine, ModelSource, Options, RandomPair, Request, TokenId};
 use std::collections::HashMap;
 
 /// Remembers which token followed each pair of tokens, and proposes the same ones again.
@@ -32,22 +31,18 @@ impl Drafter for Bigrams {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-static BIGRAMS: DrafterEntry =
-    DrafterEntry::on_tokens("bigrams", "Pairs of tokens that occurred before", &|| {
-        Box::new(Bigrams::default())
-    });
-
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Without an argument: a small random model, whose text is noise.
     let pair = RandomPair::make()?;
     let model = std::env::args().nth(1).map_or_else(|| pair.target().into(), ModelSource::from);
     let request = Request { max_tokens: 100, ignore_eos: true, ..Request::default() };
     let answer = |drafter| {
-        let options = Options { model: model.clone(), drafter, ..Options::default() };
-        Forerun::open(&Plan::new(options)?)?.complete("Once upon a time", &request)
+        let options = Options { drafter, ..Options::new(model.clone()) };
+        Engine::open(options)?.complete("Once upon a time", &request)
     };
     let plain = answer(None)?;
-    let drafted = answer(Some(DrafterKind::new(&BIGRAMS)))?;
+    let bigrams = DrafterKind::own("bigrams", || Box::new(Bigrams::default()));
+    let drafted = answer(Some(bigrams))?;
     assert_eq!(drafted.tokens, plain.tokens, "a drafter never changes the text");
     println!("{}\nplain:   {}\nbigrams: {}", plain.text, plain.summary(), drafted.summary());
     Ok(())

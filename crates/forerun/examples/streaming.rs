@@ -1,6 +1,6 @@
 //! Streams an answer, and stops it from the callback or from another thread:
 //! `cargo run -p forerun --example streaming`.
-use forerun::{Canceller, Forerun, Options, Plan, RandomPair, Request, SamplingOptions};
+use forerun::{Canceller, Engine, Options, RandomPair, Request, SamplingOptions};
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::thread;
@@ -8,12 +8,9 @@ use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pair = RandomPair::make()?;
-    let options = Options {
-        model: pair.target().into(),
-        draft_model: Some(pair.drafter().into()),
-        ..Options::default()
-    };
-    let engine = Forerun::open(&Plan::new(options)?)?;
+    let draft_model = Some(pair.drafter().into());
+    let options = Options { draft_model, ..Options::new(pair.target()) };
+    let engine = Engine::open(options)?;
 
     // A time limit. Cancelling also stops a running forward pass.
     let canceller = Canceller::new();

@@ -5,11 +5,10 @@
 //! answer with the gain that a forward pass allows: the rows of `n` sequences cost less than `n`
 //! passes. Without a drafter the method is plain decoding, of which a pass has one row for each
 //! sequence.
-use forerun::Canceller;
 use forerun::checkpoint::Checkpoint;
 use forerun::cpu::{ModelProbe, Team, Transformer, Weights};
 use forerun::placement::default_cores;
-use forerun::{Forerun, Method, ModelSource, Options, Plan, Request, WeightType};
+use forerun::{Engine, Method, ModelSource, Options, Request, WeightType};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             weight_type: Some(weight_type.into()),
             ..Options::default()
         };
-        let engine = Forerun::open(&Plan::new(options)?)?;
+        let engine = Engine::open(options)?;
         let costs = pass_costs(&target, weight_type)?;
         println!("{weight_type}, {method}");
         println!("| sequences | tokens/s | gain | gain of a pass | ratio |");
@@ -63,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Generates several answers at once. Returns their tokens per second.
-fn run(engine: &Forerun, sequences: usize) -> Result<f64, Box<dyn std::error::Error>> {
+fn run(engine: &Engine, sequences: usize) -> Result<f64, Box<dyn std::error::Error>> {
     let request = Request { max_tokens: TOKENS, ignore_eos: true, ..Request::default() };
     let started = Instant::now();
     let answers = std::thread::scope(|scope| {
@@ -73,7 +72,7 @@ fn run(engine: &Forerun, sequences: usize) -> Result<f64, Box<dyn std::error::Er
                 let token = |index: usize| ((index * 31 + number * 977) % 1_000) as u32;
                 let prompt = (0..PROMPT).map(token).collect();
                 let on_text = |_: &str| ControlFlow::Continue(());
-                engine.generate_tokens(prompt, request, &Canceller::new(), on_text)
+                engine.generate_tokens(prompt, request, on_text)
             })
         };
         let answers: Vec<_> = (0..sequences).map(answer).collect();

@@ -10,15 +10,12 @@ use std::fmt;
 /// A finished answer, with its statistics and trace.
 ///
 /// ```
-/// use forerun::{Finish, Forerun, Options, Plan, RandomPair, Request};
+/// use forerun::{Engine, Finish, Options, RandomPair, Request};
 ///
 /// let pair = RandomPair::make()?;
-/// let options = Options {
-///     model: pair.target().into(),
-///     draft_model: Some(pair.drafter().into()),
-///     ..Options::default()
-/// };
-/// let engine = Forerun::open(&Plan::new(options)?)?;
+/// let draft_model = Some(pair.drafter().into());
+/// let options = Options { draft_model, ..Options::new(pair.target()) };
+/// let engine = Engine::open(options)?;
 /// let request = Request { max_tokens: 16, ignore_eos: true, ..Request::default() };
 /// let answer = engine.complete("Once upon a time", &request)?;
 ///
@@ -110,6 +107,15 @@ impl Answer {
     #[must_use]
     pub fn tokens_per_second(&self) -> f64 {
         tokens_per_second(self.tokens.len(), self.total_ns)
+    }
+
+    /// Returns the tokens per second of decoding: those after the first step, over the time since
+    /// its tokens were there. 0 if the answer has only one step.
+    #[must_use]
+    pub fn decode_tokens_per_second(&self) -> f64 {
+        let first = self.commits.first().map_or(0, |commit| commit.tokens);
+        let total_ns = self.total_ns.saturating_sub(self.first_token_ns);
+        tokens_per_second(self.tokens.len().saturating_sub(first), total_ns)
     }
 
     /// Returns how many tokens of the prompt were held in the target's cache, so that nothing was

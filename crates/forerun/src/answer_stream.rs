@@ -1,7 +1,7 @@
 //! An answer in progress, as an iterator of events.
 
 use crate::answer::{Answer, Commit, PacedPasses};
-use crate::engine::Forerun;
+use crate::engine::Engine;
 use crate::error::ForerunError;
 use crate::plan::Method;
 use forerun_core::trace::Trace;
@@ -57,11 +57,11 @@ pub enum TokenOrigin {
     Plain,
 }
 
-/// An answer in progress: an iterator of its events (see [`Forerun::stream`]).
+/// An answer in progress: an iterator of its events (see [`Engine::stream`]).
 ///
 /// The answer advances when the next event is requested. Dropping the stream cancels the answer.
 pub struct AnswerStream<'a> {
-    pub(crate) engine: &'a Forerun,
+    pub(crate) engine: &'a Engine,
     pub(crate) sequence: Sequence,
     pub(crate) cluster: Box<dyn ClusterHandle>,
     /// `None` once the answer has ended.

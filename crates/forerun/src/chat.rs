@@ -1,9 +1,10 @@
 //! Conversations of several turns.
 
 use crate::answer::Answer;
-use crate::engine::{Continuation, Forerun};
+use crate::engine::{Continuation, Engine};
 use crate::engine_method::MethodError;
 use crate::error::ForerunError;
+use crate::model_source::ModelSource;
 use crate::plan::Method;
 use crate::request::Request;
 use forerun_core::TokenId;
@@ -24,19 +25,16 @@ use std::ops::ControlFlow;
 /// system message stays.
 ///
 /// ```
-/// use forerun::{Canceller, Chat, ChatTemplate, Forerun, Options, Plan, RandomPair, Request};
+/// use forerun::{Engine, RandomPair, Request};
 /// use std::ops::ControlFlow;
 ///
 /// let pair = RandomPair::make()?;
-/// let plan = Plan::new(Options { model: pair.target().into(), ..Options::default() })?;
-/// let engine = Forerun::open(&plan)?;
-///
-/// let template = ChatTemplate::from_checkpoint(pair.target())?;
-/// let mut chat = Chat::new(&engine, template);
+/// let engine = Engine::open(pair.target())?;
+/// let mut chat = engine.chat()?;
 /// chat.set_system("You are a concise assistant.")?;
 /// let request = Request { max_tokens: 32, ..Request::default() };
 /// for message in ["What is a bonus token?", "And what is MAT?"] {
-///     let reply = chat.send(message, &request, &Canceller::new(), |text| {
+///     let reply = chat.send(message, &request, |text| {
 ///         print!("{text}");
 ///         ControlFlow::Continue(())
 ///     })?;
@@ -46,7 +44,7 @@ use std::ops::ControlFlow;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Chat<'a> {
-    engine: &'a Forerun,
+    engine: &'a Engine,
     template: ChatTemplate,
     continuation: Continuation,
     system: Option<String>,
@@ -77,7 +75,7 @@ pub enum ChatError {
     Template(#[from] ChatTemplateError),
     /// The engine cannot answer.
     #[error(transparent)]
-    Forerun(#[from] ForerunError),
+    Engine(#[from] ForerunError),
     /// The message leaves no room for an answer.
     #[error(
         "the message is too long by {} token{}: together with what the template puts around it{} it has \
@@ -112,7 +110,7 @@ pub enum ChatError {
 impl<'a> Chat<'a> {
     /// Creates an empty conversation with the method of the engine's plan.
     #[must_use]
-    pub fn new(engine: &'a Forerun, template: ChatTemplate) -> Self {
+    pub fn new(engine: &'a Engine, template: ChatTemplate) -> Self {
         let continuation =
             Continuation { sequence: engine.new_sequence(), method: engine.plan().method() };
         Self { engine, template, continuation, system: None, messages: Vec::new(), forgotten: 0 }
@@ -178,13 +176,32 @@ impl<'a> Chat<'a> {
 
     /// Sends a message, streams the answer, and returns it.
     ///
-    /// `on_text` and `canceller` work as in [`Forerun::generate_interruptibly`]. What a stopped
-    /// answer has generated stays in the conversation.
+    /// The answer ends where the template ends a turn: its stop string and end token are added to
+    /// those of `request`. [`Request::default`] is greedy decoding of at most 200 tokens;
+    /// `Request::default().sampled_as(engine.config().chat_sampling())` samples as the model
+    /// suggests.
+    ///
+    /// `on_text` works as in [`Engine::generate`]. What a stopped answer has generated stays in the
+    /// conversation.
     ///
     /// # Errors
     /// If the template refuses the message, the message is too long, or decoding fails. The
     /// conversation is then unchanged.
     pub fn send(
+        &mut self,
+        text: &str,
+        request: &Request,
+        on_text: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Reply, ChatError> {
+        self.send_interruptibly(text, request, &Canceller::new(), on_text)
+    }
+
+    /// Sends a message as [`Chat::send`] does, with a canceller as in
+    /// [`Engine::generate_interruptibly`].
+    ///
+    /// # Errors
+    /// As [`Chat::send`].
+    pub fn send_interruptibly(
         &mut self,
         text: &str,
         request: &Request,
@@ -258,7 +275,37 @@ impl Drop for Chat<'_> {
     }
 }
 
-impl Forerun {
+impl Engine {
+    /// Begins a conversation with the model's own chat template. [`Chat::new`] takes another one.
+    ///
+    /// # Errors
+    /// As [`Engine::chat_template`].
+    pub fn chat(&self) -> Result<Chat<'_>, ChatError> {
+        Ok(Chat::new(self, self.chat_template()?))
+    }
+
+    /// Loads the target's chat template, as [`ChatTemplate::from_checkpoint`] does.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::from_checkpoint`].
+    pub fn chat_template(&self) -> Result<ChatTemplate, ChatTemplateError> {
+        match self.plan().model() {
+            ModelSource::Embedded(model) => ChatTemplate::from_embedded(model),
+            _ => ChatTemplate::from_checkpoint(self.tokenizer().file()),
+        }
+    }
+
+    /// Loads the chat template that `choice` names, as [`ChatTemplate::choose`] does.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::choose`].
+    pub fn choose_chat_template(&self, choice: &str) -> Result<ChatTemplate, ChatTemplateError> {
+        match self.plan().model() {
+            ModelSource::Embedded(model) => ChatTemplate::choose_embedded(model, choice),
+            _ => ChatTemplate::choose(self.tokenizer().file(), choice),
+        }
+    }
+
     /// Returns a request that ends with a turn of a chat template.
     #[must_use]
     pub fn chat_request(&self, template: &ChatTemplate, request: &Request) -> Request {

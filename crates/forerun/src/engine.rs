@@ -13,8 +13,7 @@ use crate::drafter_context::DrafterContext;
 use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::memory;
-use crate::model_source::ModelSource;
-use crate::plan::{Method, Plan};
+use crate::plan::{Method, Options, Plan};
 use crate::ranks::RankError;
 use forerun_cache::{PageEvent, PoolUsage};
 use forerun_core::SequenceId;
@@ -22,7 +21,7 @@ use forerun_core::trace::Trace;
 use forerun_decode::{AnswerDecoder, DraftPattern};
 use forerun_formats::Config;
 use forerun_runtime::{ClusterHandle, Runtime, Workers};
-use forerun_text::{ChatTemplate, ChatTemplateError, GrammarCompiler, Tokenizer};
+use forerun_text::{GrammarCompiler, Tokenizer};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,17 +34,14 @@ pub use forerun_runtime::Canceller;
 /// the engine stops its workers.
 ///
 /// ```
-/// use forerun::{Forerun, Options, Plan, RandomPair, Request, SamplingOptions};
+/// use forerun::{Engine, Options, RandomPair, Request, SamplingOptions};
 /// use std::ops::ControlFlow;
 ///
 /// // A pair of tiny random models. Name your own checkpoints instead.
 /// let pair = RandomPair::make()?;
-/// let options = Options {
-///     model: pair.target().into(),
-///     draft_model: Some(pair.drafter().into()),
-///     ..Options::default()
-/// };
-/// let engine = Forerun::open(&Plan::new(options)?)?;
+/// let draft_model = Some(pair.drafter().into());
+/// let options = Options { draft_model, ..Options::new(pair.target()) };
+/// let engine = Engine::open(options)?;
 ///
 /// let request = Request {
 ///     sampling: SamplingOptions { temperature: 0.7, ..SamplingOptions::default() },
@@ -62,7 +58,7 @@ pub use forerun_runtime::Canceller;
 /// # check_shareable(&engine);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Forerun {
+pub struct Engine {
     plan: Plan,
     config: Config,
     tokenizer: Arc<Tokenizer>,
@@ -77,32 +73,48 @@ pub struct Forerun {
     cache_usage: Vec<Arc<PoolUsage>>,
 }
 
-impl Forerun {
-    /// Loads the plan's models and starts a worker for each device group.
+impl Engine {
+    /// Loads a model, or the models of [`Options`], and starts a worker for each device group.
+    ///
+    /// ```no_run
+    /// use forerun::{Engine, Request};
+    ///
+    /// let engine = Engine::open("model.gguf")?;
+    /// println!("{}", engine.complete("Hi", &Request::default())?.text);
+    /// # Ok::<(), forerun::ForerunError>(())
+    /// ```
     ///
     /// # Errors
-    /// If a checkpoint or tokenizer cannot be loaded, drafter and target do not fit together, or a
-    /// worker cannot start.
-    pub fn open(plan: &Plan) -> Result<Self, ForerunError> {
+    /// If the options do not work together ([`Plan::new`]), a checkpoint or tokenizer cannot be
+    /// loaded, drafter and target do not fit together, or a worker cannot start.
+    pub fn open(options: impl Into<Options>) -> Result<Self, ForerunError> {
+        Self::open_plan(&Plan::new(options.into())?)
+    }
+
+    /// Opens an engine as [`Engine::open`] does, with options that were checked before.
+    ///
+    /// # Errors
+    /// As [`Engine::open`], except for the options.
+    pub fn open_plan(plan: &Plan) -> Result<Self, ForerunError> {
         Self::open_with(plan, &mut Loader::new())
     }
 
-    /// Opens an engine as [`Forerun::open`] does, with a [`Loader`] that can report progress, share
-    /// weights between engines, and stay offline.
+    /// Opens an engine as [`Engine::open_plan`] does, with a [`Loader`] that can report progress,
+    /// share weights between engines, and stay offline.
     ///
     /// # Errors
-    /// As [`Forerun::open`], or [`ForerunError::Cancelled`] if the loader's progress callback stops
+    /// As [`Engine::open_plan`], or [`ForerunError::Cancelled`] if the loader's progress callback stops
     /// the loading.
     pub fn open_with(plan: &Plan, loader: &mut Loader<'_>) -> Result<Self, ForerunError> {
         Self::open_connected(plan, loader, |runtime| Box::new(runtime))
     }
 
-    /// Opens an engine as [`Forerun::open_with`] does, and reaches its workers through what
+    /// Opens an engine as [`Engine::open_with`] does, and reaches its workers through what
     /// `connect` makes of them, such as messages (`forerun_wire::Connection`) to the workers of
     /// [`Plan::workers`].
     ///
     /// # Errors
-    /// As [`Forerun::open_with`].
+    /// As [`Engine::open_with`].
     pub fn open_connected(
         plan: &Plan,
         loader: &mut Loader<'_>,
@@ -123,23 +135,6 @@ impl Forerun {
     /// If a checkpoint cannot be read, or drafter and target do not fit together.
     pub fn most_memory(plan: &Plan, loader: &mut Loader<'_>) -> Result<u64, ForerunError> {
         memory::most_of_plan(plan, loader)
-    }
-
-    /// Returns the chat template of the target's checkpoint, or the one that `choice` names, as
-    /// [`ChatTemplate::choose`] does.
-    ///
-    /// # Errors
-    /// If there is no such template, or it is malformed.
-    pub fn chat_template(&self, choice: Option<&str>) -> Result<ChatTemplate, ChatTemplateError> {
-        let file = self.tokenizer.file();
-        match (self.plan.model(), choice) {
-            (ModelSource::Embedded(model), None) => ChatTemplate::from_embedded(model),
-            (ModelSource::Embedded(model), Some(choice)) => {
-                ChatTemplate::choose_embedded(model, choice)
-            }
-            (_, None) => ChatTemplate::from_checkpoint(file),
-            (_, Some(choice)) => ChatTemplate::choose(file, choice),
-        }
     }
 
     fn lock_learned(&self) -> MutexGuard<'_, AnswerDecoders> {
@@ -227,7 +222,7 @@ impl Forerun {
     /// the thread that computes, so it should only pass the event on. An engine has one watcher:
     /// returns whether this is the first, and whether the target's workers are in this process.
     ///
-    /// Pages of a target with recurrent layers ([`Forerun::cache_answers`]) may be published
+    /// Pages of a target with recurrent layers ([`Engine::cache_answers`]) may be published
     /// without a state to continue from, and save nothing then.
     pub fn watch_cache(
         &self,

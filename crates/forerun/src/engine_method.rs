@@ -1,6 +1,6 @@
 //! Methods other than that of the plan.
 
-use crate::engine::Forerun;
+use crate::engine::Engine;
 use crate::plan::{DraftTokens, Lookup, Method, Options, Tree, drafts};
 use crate::registry::DrafterKind;
 use crate::request::{Request, RequestError};
@@ -31,7 +31,7 @@ pub enum MethodError {
     Lookup(Method),
 }
 
-impl Forerun {
+impl Engine {
     /// Returns the shape of one answer's drafts ([`Request::draft_tokens`] and [`Request::tree`]);
     /// `None` is the engine's. `method` is that of the answer.
     ///

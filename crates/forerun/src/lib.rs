@@ -3,12 +3,18 @@
 //! A small drafter proposes tokens and a large target verifies them. The text is exactly what the
 //! target would write alone.
 //!
-//! 1. Fill in [`Options`]: the models, the method, the drafter, the devices. Every field but the
-//!    target has a default.
-//! 2. [`Plan::new`] checks the options against each other and against this machine.
-//! 3. [`Forerun::open`] loads the models and starts one worker per device group.
-//! 4. [`Forerun::generate`] streams the answer to a [`Request`], and returns an [`Answer`] with its
-//!    tokens, statistics and trace. [`Chat`] does the same for conversations.
+//! ```no_run
+//! use forerun::{Engine, Request};
+//!
+//! let engine = Engine::open("model.gguf")?;
+//! println!("{}", engine.complete("Hi", &Request::default())?.text);
+//! # Ok::<(), forerun::ForerunError>(())
+//! ```
+//!
+//! 1. [`Engine::open`] takes a path, a hub id or [`Options`]: the models, the method, the drafter,
+//!    the devices. It checks them, loads the models and starts one worker per device group.
+//! 2. [`Engine::generate`] streams the answer to a [`Request`], and returns an [`Answer`] with its
+//!    tokens, statistics and trace. [`Engine::chat`] does the same for conversations.
 //!
 //! ```no_run
 #![doc = include_str!("../examples/embed.rs")]
@@ -64,7 +70,7 @@ pub use answer_stream::{AnswerEvent, AnswerStream, AnswerToken, TokenOrigin};
 pub use chat::{Chat, ChatError, Reply};
 pub use demonstration::RandomPair;
 pub use easyspec::LayerStrategy;
-pub use engine::{Canceller, Forerun};
+pub use engine::{Canceller, Engine};
 pub use engine_method::MethodError;
 pub use error::ForerunError;
 pub use forerun_core::{SamplingOptions, TokenId, TokenLogprob, UnknownValue, Verification};
@@ -107,6 +113,7 @@ pub mod cpu {
 pub mod draft {
     pub use crate::easyspec::EasySpec;
     pub use crate::registry::DrafterEntry;
+    pub use forerun_core::{Draft, DraftShape, Randomness, SequenceId, TargetFeedback, TokenTree};
     pub use forerun_draft::{
         DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
     };

@@ -75,11 +75,11 @@ pub(crate) struct SpeculatorKey {
 /// `HF_TOKEN` and `HF_HUB_OFFLINE` have the same meaning as for those tools.
 ///
 /// ```
-/// use forerun::{Forerun, Loader, Options, Plan, RandomPair, Step};
+/// use forerun::{Engine, Loader, Options, Plan, RandomPair, Step};
 /// use std::ops::ControlFlow;
 ///
 /// let pair = RandomPair::make()?;
-/// let plan = Plan::new(Options { model: pair.target().into(), ..Options::default() })?;
+/// let plan = Plan::new(Options::new(pair.target()))?;
 /// let mut loader = Loader::new().offline(true).on_progress(|progress| {
 ///     let percent = 100 * progress.done / progress.total.max(1);
 ///     match progress.step {
@@ -90,7 +90,7 @@ pub(crate) struct SpeculatorKey {
 ///     }
 ///     ControlFlow::Continue(())
 /// });
-/// let engine = Forerun::open_with(&plan, &mut loader)?;
+/// let engine = Engine::open_with(&plan, &mut loader)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Loader<'a> {

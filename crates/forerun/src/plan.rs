@@ -36,7 +36,7 @@ use forerun_runtime::{Placement, Topology};
 /// ```
 /// use forerun::{Method, Options, Plan};
 ///
-/// let options = Options { model: "models/target".into(), ..Options::default() };
+/// let options = Options::new("models/target");
 /// let plan = Plan::new(options.clone())?;
 /// assert_eq!(plan.method(), Method::Autoregressive);
 ///
@@ -66,8 +66,8 @@ pub struct Plan {
 impl Plan {
     /// Checks options against each other and against this machine's cores.
     ///
-    /// Checkpoints are loaded later, by [`Forerun::open`](crate::Forerun::open). Here, a draft
-    /// model that is on disk is checked for the kind of its tensors, and the sizes of both models'
+    /// Checkpoints are loaded later, by [`Engine::open_plan`](crate::Engine::open_plan).
+    /// Here, a draft model that is on disk is checked for the kind of its tensors, and the sizes of both models'
     /// tensors decide how PEARL and `auto` divide the cores.
     ///
     /// # Errors

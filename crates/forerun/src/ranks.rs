@@ -12,7 +12,7 @@ pub use error::RankError;
 pub use facts::RankFacts;
 pub(crate) use part::{RankPart, lead};
 
-use crate::engine::{Forerun, OpenedPlan};
+use crate::engine::{Engine, OpenedPlan};
 use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::model_source::ModelSource;
@@ -56,7 +56,7 @@ impl Rank {
     /// its share from now on.
     ///
     /// # Errors
-    /// As [`Forerun::open_with`].
+    /// As [`Engine::open_with`].
     pub fn start(
         plan: &Plan,
         loader: &mut Loader<'_>,
@@ -128,7 +128,7 @@ impl Rank {
         self,
         others: &[RankFacts],
         connect: impl FnOnce(Runtime) -> Box<dyn Workers>,
-    ) -> Result<Forerun, ForerunError> {
+    ) -> Result<Engine, ForerunError> {
         facts::check(&self.facts, others)?;
         let patterns = (0..self.facts.patterns.len()).map(|index| {
             let mut facts = std::iter::once(&self.facts).chain(others);

@@ -145,37 +145,7 @@ static DRAFTERS: &[DrafterEntry] = &[
 /// A drafter of the registry, or one of your own.
 ///
 /// A drafter of your own needs no model, as prompt lookup. It works with every method that offers
-/// what its traits need:
-///
-/// ```
-/// use forerun::{DrafterKind, Forerun, Options, Plan};
-/// use forerun::draft::{DraftContext, Drafter, DrafterEntry, ModelError};
-/// use forerun::{RandomPair, Request};
-/// use forerun_core::{Draft, Proposal, SequenceId, TokenTree};
-///
-/// /// Proposes that the last token repeats.
-/// struct Repeat;
-///
-/// impl Drafter for Repeat {
-///     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-///         let Some(&last) = context.tokens.last() else { return Ok(Draft::empty()) };
-///         let tree = TokenTree::chain(&vec![last; context.shape.depth()]);
-///         Ok(Draft::deterministic(tree))
-///     }
-///
-///     fn release(&mut self, _sequence: SequenceId) {}
-/// }
-///
-/// static REPEAT: DrafterEntry =
-///     DrafterEntry::on_tokens("repeat", "Repeats the last token", &|| Box::new(Repeat));
-///
-/// let pair = RandomPair::make()?;
-/// let drafter = Some(DrafterKind::new(&REPEAT));
-/// let plan = Plan::new(Options { model: pair.target().into(), drafter, ..Options::default() })?;
-/// let answer = Forerun::open(&plan)?.complete("Once upon", &Request::default())?;
-/// println!("{}", answer.summary());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// what its traits need. [`DrafterKind::own`] is shorter if it has no traits of its own.
 pub struct DrafterEntry {
     name: &'static str,
     help: &'static str,
@@ -212,8 +182,6 @@ enum Source {
 impl DrafterEntry {
     /// Returns the entry of a drafter that needs no model. Each engine calls `make` once for each
     /// role that the drafter has.
-    ///
-    /// `make` may be a leaked closure (see [`Box::leak`]).
     #[must_use]
     pub const fn on_tokens(name: &'static str, help: &'static str, make: MakeDrafter) -> Self {
         Self { name, help, traits: DrafterTraits::ON_TOKENS, source: Source::Tokens(make) }
@@ -233,6 +201,9 @@ impl DrafterEntry {
 ///
 /// Parsed from and displayed as its name in lower case, with a hyphen in `prompt-lookup`. Kinds
 /// with the same name are equal. Only the registry's own drafters can be parsed.
+///
+/// The kinds are constants, so that your own can join them. Compare them with `==`; a `match`
+/// cannot name them.
 #[derive(Clone, Copy)]
 pub struct DrafterKind(&'static DrafterEntry);
 
@@ -279,7 +250,51 @@ impl DrafterKind {
 }
 
 impl DrafterKind {
-    /// Returns the kind of a drafter of your own, which must have a name of its own.
+    /// Returns the kind of a drafter of your own that needs no model, drafts chains, and needs
+    /// nothing of its method. It must have a name of its own. Each engine calls `make` once for
+    /// each role that the drafter has.
+    ///
+    /// The kind and what `make` holds stay in memory until the program ends, so make each kind
+    /// once. [`DrafterKind::new`] takes an entry with other traits.
+    ///
+    /// ```
+    /// use forerun::draft::{Draft, DraftContext, Drafter, ModelError, SequenceId, TokenTree};
+    /// use forerun::{DrafterKind, Engine, Options, RandomPair, Request};
+    ///
+    /// /// Proposes that the last token repeats, at most `length` times.
+    /// struct Repeat {
+    ///     length: usize,
+    /// }
+    ///
+    /// impl Drafter for Repeat {
+    ///     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+    ///         let Some(&last) = context.tokens.last() else { return Ok(Draft::empty()) };
+    ///         let length = self.length.min(context.shape.depth());
+    ///         Ok(Draft::deterministic(TokenTree::chain(&vec![last; length])))
+    ///     }
+    ///
+    ///     fn release(&mut self, _sequence: SequenceId) {}
+    /// }
+    ///
+    /// let length = 3;
+    /// let repeat = DrafterKind::own("repeat", move || Box::new(Repeat { length }));
+    /// let pair = RandomPair::make()?;
+    /// let options = Options { drafter: Some(repeat), ..Options::new(pair.target()) };
+    /// let answer = Engine::open(options)?.complete("Once upon", &Request::default())?;
+    /// println!("{}", answer.summary());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn own(
+        name: &'static str,
+        make: impl Fn() -> Box<dyn Drafter> + Send + Sync + 'static,
+    ) -> Self {
+        let entry =
+            DrafterEntry::on_tokens(name, "A drafter of your own", Box::leak(Box::new(make)));
+        Self(Box::leak(Box::new(entry)))
+    }
+
+    /// Returns the kind of an entry of your own, which must have a name of its own.
     #[must_use]
     pub const fn new(entry: &'static DrafterEntry) -> Self {
         Self(entry)

@@ -1,6 +1,6 @@
 //! The log-probabilities of given tokens.
 
-use crate::engine::Forerun;
+use crate::engine::Engine;
 use crate::error::ForerunError;
 use crate::request::{Request, RequestError};
 use forerun_core::{
@@ -13,7 +13,7 @@ use forerun_runtime::{Canceller, ClusterHandle};
 /// The rows of a job. Their logits are in memory at the same time.
 const ROWS: usize = 32;
 
-impl Forerun {
+impl Engine {
     /// Returns the target's log-probability of each token of `continuation`, given the tokens
     /// before it, and those of the `top` most probable tokens at its place. The first of them
     /// follows `prompt`. Nothing is added to the prompt.
@@ -23,11 +23,10 @@ impl Forerun {
     /// computation from another thread.
     ///
     /// ```
-    /// use forerun::{Canceller, Forerun, Options, Plan, RandomPair};
+    /// use forerun::{Canceller, Engine, RandomPair};
     ///
     /// let pair = RandomPair::make()?;
-    /// let plan = Plan::new(Options { model: pair.target().into(), ..Options::default() })?;
-    /// let engine = Forerun::open(&plan)?;
+    /// let engine = Engine::open(pair.target())?;
     /// let tokens = engine.tokenizer().encode("Once upon a time")?;
     /// let scores = engine.score(&tokens[..1], &tokens[1..], 0, &Canceller::new())?;
     /// let logprob: f32 = scores.iter().map(|score| score.logprob).sum();

@@ -3,7 +3,7 @@
 
 use crate::common::Pair;
 use forerun::placement::available_cores;
-use forerun::{DraftTokens, DrafterKind, Forerun, Method, Options, Plan, Request, WeightType};
+use forerun::{DraftTokens, DrafterKind, Engine, Method, Options, Request, WeightType};
 use forerun_formats::checkpoint::random::scale_tensor;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn options(pair: &Pair, method: Method, weight_type: WeightType) -> Options {
 
 /// Returns the tokens of an answer and its failures, or the error.
 fn run(options: Options, prompt: &str) -> Result<(Vec<u32>, Vec<String>), String> {
-    let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+    let engine = Engine::open(options).unwrap();
     let request = Request { max_tokens: 20, ignore_eos: true, seed: Some(3), ..Request::default() };
     let answer = engine.complete(prompt, &request).map_err(|error| error.to_string())?;
     Ok((answer.tokens, answer.statistics.failures))

@@ -4,8 +4,8 @@
 use forerun::placement::available_cores;
 use forerun::trace::SpanKind;
 use forerun::{
-    Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Finish, Forerun, Lookup,
-    Message, Method, MethodError, Options, Plan, RandomPair, Reply, Request, TokenId,
+    Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Engine, Finish, Lookup, Message,
+    Method, MethodError, Options, RandomPair, Reply, Request, TokenId,
 };
 use forerun_core::Need;
 use std::cell::Cell;
@@ -23,11 +23,11 @@ const TEMPLATE: &str = "\
 {%- endfor %}
 {{ '[assistant] ' }}";
 
-fn open(pair: &RandomPair) -> Forerun {
+fn open(pair: &RandomPair) -> Engine {
     open_with(pair, Lookup::None)
 }
 
-fn open_with(pair: &RandomPair, lookup: Lookup) -> Forerun {
+fn open_with(pair: &RandomPair, lookup: Lookup) -> Engine {
     let core = available_cores()[0];
     let options = Options {
         model: pair.target().into(),
@@ -37,7 +37,7 @@ fn open_with(pair: &RandomPair, lookup: Lookup) -> Forerun {
         lookup,
         ..Options::default()
     };
-    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    Engine::open(options).unwrap()
 }
 
 fn template(folder: &Path) -> ChatTemplate {
@@ -52,7 +52,7 @@ fn request(max_tokens: usize) -> Request {
 
 fn send(chat: &mut Chat<'_>, text: &str, max_tokens: usize) -> Reply {
     let go_on = |_: &str| ControlFlow::Continue(());
-    chat.send(text, &request(max_tokens), &Canceller::new(), go_on).unwrap()
+    chat.send(text, &request(max_tokens), go_on).unwrap()
 }
 
 /// Returns the number of tokens that the target computed for an answer.
@@ -64,7 +64,7 @@ fn computed_tokens(answer: &Answer) -> usize {
 /// Returns the number of tokens that a plain answer must compute after another answer: those of the
 /// prompt that are new or that are encoded differently than they were generated, and the answer's
 /// own. The answer's last token is computed only when something follows it.
-fn new_tokens(engine: &Forerun, chat: &Chat<'_>, before: &Answer, answer: &Answer) -> usize {
+fn new_tokens(engine: &Engine, chat: &Chat<'_>, before: &Answer, answer: &Answer) -> usize {
     let all: Vec<Message> = chat.messages().collect();
     let encode = |end: usize| chat.template().encode(&all[..end], engine.tokenizer()).unwrap();
     let (prompt, earlier) = (encode(all.len() - 1), encode(all.len() - 3));
@@ -77,14 +77,14 @@ fn new_tokens(engine: &Forerun, chat: &Chat<'_>, before: &Answer, answer: &Answe
 
 /// Returns the answer to these messages from empty caches.
 fn answer_from_scratch(
-    engine: &Forerun,
+    engine: &Engine,
     template: &ChatTemplate,
     messages: &[Message],
     n: usize,
 ) -> Answer {
     let prompt = template.encode(messages, engine.tokenizer()).unwrap();
     let go_on = |_: &str| ControlFlow::Continue(());
-    engine.generate_tokens(prompt, &request(n), &Canceller::new(), go_on).unwrap()
+    engine.generate_tokens(prompt, &request(n), go_on).unwrap()
 }
 
 /// The method of an answer must have the whole drafts whose place the engine's lookup takes.
@@ -101,6 +101,25 @@ fn a_lookup_is_never_left_out_silently() {
     let mut chat = Chat::new(&with_lookup, template(pair.target()));
     let error = chat.set_method(Method::Pearl).unwrap_err().to_string();
     assert!(error.contains("pearl") && error.contains("`lookup`"), "{error}");
+}
+
+#[test]
+fn an_engine_that_was_opened_by_its_path_chats_with_its_own_template() {
+    let pair = RandomPair::make().unwrap();
+    std::fs::write(pair.target().join("chat_template.jinja"), TEMPLATE).unwrap();
+    let engine = Engine::open(pair.target()).unwrap();
+    let mut chat = engine.chat().unwrap();
+    let messages = [Message::user("ka")];
+    let rendered = |template: &ChatTemplate| template.render(&messages, true).unwrap();
+    assert_eq!(rendered(chat.template()), rendered(&template(pair.target())));
+
+    let answer = send(&mut chat, "ka", 4).answer;
+    let prompt = engine.encode_chat(chat.template(), &messages).unwrap();
+    let alone = engine.generate_tokens(prompt, &request(4), |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(answer.tokens, alone.tokens);
+    assert!(answer.decode_tokens_per_second() > 0.0);
+    // One step leaves nothing to measure.
+    assert_eq!(send(&mut chat, "ka", 1).answer.decode_tokens_per_second(), 0.0);
 }
 
 #[test]
@@ -153,7 +172,8 @@ fn an_interrupted_answer_stays_in_the_conversation() {
             }
             ControlFlow::Continue(())
         };
-        let reply = chat.send("tell me all", &request(500), &canceller, interrupt).unwrap();
+        let reply =
+            chat.send_interruptibly("tell me all", &request(500), &canceller, interrupt).unwrap();
         assert!(reply.kept);
         assert_eq!(reply.answer.finish, Finish::Stopped, "{method}");
         assert!(reply.answer.tokens.len() < 500, "{method}");
@@ -169,7 +189,7 @@ fn an_interrupted_answer_stays_in_the_conversation() {
         let canceller = Canceller::new();
         canceller.cancel();
         let go_on = |_: &str| ControlFlow::Continue(());
-        let reply = chat.send("never", &request(30), &canceller, go_on).unwrap();
+        let reply = chat.send_interruptibly("never", &request(30), &canceller, go_on).unwrap();
         assert!(!reply.kept && reply.answer.text.is_empty(), "{method}");
         assert_eq!(chat.messages().count(), 5);
         let (again, fresh) = (send(&mut chat, "go on", 30), chat.messages().collect::<Vec<_>>());
@@ -240,7 +260,7 @@ fn the_oldest_turns_are_left_out_when_the_context_is_full() {
     let before: Vec<Message> = chat.messages().collect();
     let go_on = |_: &str| ControlFlow::Continue(());
     let long = "x".repeat(context + 100);
-    let error = chat.send(&long, &request(50), &Canceller::new(), go_on).err().unwrap();
+    let error = chat.send(&long, &request(50), go_on).err().unwrap();
     let ChatError::TooLong { tokens, context: limit, system: true } = error else {
         panic!("{error}")
     };
@@ -250,7 +270,7 @@ fn the_oldest_turns_are_left_out_when_the_context_is_full() {
     assert_eq!(chat.messages().collect::<Vec<_>>(), before);
     // Shortened by the number of tokens in the error, it fits.
     let short = &long[over..];
-    let reply = chat.send(short, &request(50), &Canceller::new(), go_on).unwrap();
+    let reply = chat.send(short, &request(50), go_on).unwrap();
     assert_eq!(reply.answer.tokens.len(), 1);
 }
 
@@ -277,7 +297,7 @@ fn an_answer_ends_at_the_end_of_turn_token_of_the_tokenizer() {
         chat.reset();
         let request = Request { max_tokens: 40, ..Request::default() };
         let go_on = |_: &str| ControlFlow::Continue(());
-        let answer = chat.send("hello", &request, &Canceller::new(), go_on).unwrap().answer;
+        let answer = chat.send("hello", &request, go_on).unwrap().answer;
         assert_eq!(answer.finish, Finish::Eos, "{method}");
         assert_eq!(answer.tokens, whole.tokens[..=first(&end)], "{method}");
     }

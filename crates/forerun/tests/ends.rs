@@ -4,15 +4,15 @@
 use crate::common::Pair;
 use forerun::trace::SpanKind;
 use forerun::{
-    Canceller, DraftTokens, DrafterKind, Finish, Forerun, Method, Options, Plan, Request,
-    SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
+    DraftTokens, DrafterKind, Engine, Finish, Method, Options, Request, SamplingOptions, TokenId,
+    Tree, Verification, VerificationChoice,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 const TOKENS: usize = 14;
 
-fn engines(pair: &Pair) -> Vec<Forerun> {
+fn engines(pair: &Pair) -> Vec<Engine> {
     const MODEL: DrafterKind = DrafterKind::Model;
     const LOOKUP: DrafterKind = DrafterKind::PromptLookup;
     let speculative = Method::Speculative;
@@ -42,14 +42,14 @@ fn engines(pair: &Pair) -> Vec<Forerun> {
             pearl: pearl.parse().unwrap(),
             ..Options::default()
         };
-        Forerun::open(&Plan::new(options).unwrap()).unwrap()
+        Engine::open(options).unwrap()
     };
     cells.into_iter().map(engine).collect()
 }
 
-fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> forerun::Answer {
+fn answer(engine: &Engine, prompt: &[TokenId], request: &Request) -> forerun::Answer {
     let go_on = |_: &str| ControlFlow::Continue(());
-    engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap()
+    engine.generate_tokens(prompt.to_vec(), request, go_on).unwrap()
 }
 
 fn request() -> Request {
@@ -116,7 +116,7 @@ fn phrases_do_not_shorten_the_models_own_draft() {
             draft_tokens,
             ..Options::default()
         };
-        Forerun::open(&Plan::new(options).unwrap()).unwrap()
+        Engine::open(options).unwrap()
     };
     let drafts = |answer: &forerun::Answer| -> Vec<usize> {
         let drafts = answer.trace.spans.iter().filter(|span| span.kind == SpanKind::Draft);
@@ -211,7 +211,7 @@ fn a_stop_string_ends_the_text_at_every_position() {
             let mut streamed = String::new();
             let stopping = Request { stop: vec![stop.into()], ..request() };
             let answer = engine
-                .generate_tokens(prompt.clone(), &stopping, &Canceller::new(), |text| {
+                .generate_tokens(prompt.clone(), &stopping, |text| {
                     streamed += text;
                     ControlFlow::Continue(())
                 })
@@ -336,7 +336,7 @@ fn a_callback_that_stops_is_not_called_again() {
         let mut calls = 0;
         let prompt = pair.tokenizer().encode("ka lo mi").unwrap();
         let answer = engine
-            .generate_tokens(prompt, &request(), &Canceller::new(), |_| {
+            .generate_tokens(prompt, &request(), |_| {
                 calls += 1;
                 ControlFlow::Break(())
             })
@@ -356,7 +356,7 @@ fn no_job_outlives_its_answer() {
         for end in 1..=20 {
             let mut left = end;
             let long = Request { max_tokens: 90, ..request() };
-            let stopped = engine.generate_tokens(prompt.clone(), &long, &Canceller::new(), |_| {
+            let stopped = engine.generate_tokens(prompt.clone(), &long, |_| {
                 left -= 1;
                 if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });

@@ -9,7 +9,7 @@
 use crate::common;
 use forerun::checkpoint::{BlockType, Checkpoint, Config, RopeScaling};
 use forerun::cpu::{Team, Weights};
-use forerun::{Canceller, Finish, Forerun, Options, Plan, Request, TokenId, WeightType};
+use forerun::{Engine, Finish, Options, Request, TokenId, WeightType};
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::{Isa, Transformer};
 use forerun_formats::checkpoint::gguf::write_gguf;
@@ -372,10 +372,9 @@ fn the_forward_pass_agrees_with_the_peer() {
 fn answer(model: &Path, prompt: &[TokenId], request: &Request) -> (Vec<TokenId>, Finish) {
     let weight_type = Some(WeightType::F32.into());
     let options = Options { model: model.into(), weight_type, ..Options::default() };
-    let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+    let engine = Engine::open(options).unwrap();
     let go_on = |_: &str| ControlFlow::Continue(());
-    let answer =
-        engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap();
+    let answer = engine.generate_tokens(prompt.to_vec(), request, go_on).unwrap();
     (answer.tokens, answer.finish)
 }
 

@@ -4,7 +4,7 @@
 use crate::common;
 use forerun::checkpoint::Checkpoint;
 use forerun::text::{TextStream, Tokenizer};
-use forerun::{Canceller, Forerun, Options, Plan, Request, TokenId};
+use forerun::{Engine, Options, Plan, Request, TokenId};
 use forerun_reference::ReferenceModel;
 use serde_json::Value;
 use std::ops::ControlFlow;
@@ -43,13 +43,12 @@ fn greedy_texts_equal_those_of_the_peer() {
     let mut compared = 0;
     for (path, golden) in goldens() {
         let plan = Plan::new(Options { model: path.into(), ..Options::default() }).unwrap();
-        let engine = Forerun::open(&plan).unwrap();
+        let engine = Engine::open_plan(&plan).unwrap();
         let request = Request { max_tokens: 200, ignore_eos: true, ..Request::default() };
         for prompt in golden["prompts"].as_array().unwrap() {
             let tokens = ids(&prompt["prompt_ids"]);
             let go_on = |_: &str| ControlFlow::Continue(());
-            let answer =
-                engine.generate_tokens(tokens, &request, &Canceller::new(), go_on).unwrap();
+            let answer = engine.generate_tokens(tokens, &request, go_on).unwrap();
             let steps = comparable_steps(prompt);
             let expected = ids(&prompt["generated_ids"]);
             assert_eq!(answer.tokens[..steps], expected[..steps], "{}", prompt["name"]);

@@ -9,8 +9,8 @@
 use crate::common::Pair;
 use forerun::gpu::GpuDevice;
 use forerun::{
-    Answer, DraftTokens, DrafterKind, Forerun, ForerunError, LayerStrategy, Loader, Method,
-    Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
+    Answer, DraftTokens, DrafterKind, Engine, ForerunError, LayerStrategy, Loader, Method, Options,
+    Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
 };
 use forerun_core::testing::is_complete;
 use forerun_formats::checkpoint::random::{example_config, example_families, write_random_pair};
@@ -39,8 +39,8 @@ fn options(pair: &RandomPair, placement: &str) -> Options {
     }
 }
 
-fn open(options: Options) -> Result<Forerun, ForerunError> {
-    Forerun::open_with(&Plan::new(options)?, &mut Loader::new().with_software_gpus())
+fn open(options: Options) -> Result<Engine, ForerunError> {
+    Engine::open_with(&Plan::new(options)?, &mut Loader::new().with_software_gpus())
 }
 
 /// Of the rows, these read the best token, all logits, and some of the best tokens.
@@ -60,13 +60,13 @@ fn has(combination: usize, request: usize) -> bool {
 }
 
 /// Each prompt is answered greedily, and with one of the two ways of sampling.
-fn answers(engine: &Forerun) -> Vec<Answer> {
+fn answers(engine: &Engine) -> Vec<Answer> {
     numbered_answers(engine, |_| true).into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// The same for some of the four answers, with their numbers: 0 and 2 of one prompt, 1 and 3 of the
 /// other one.
-fn numbered_answers(engine: &Forerun, is_wanted: impl Fn(usize) -> bool) -> Vec<(usize, Answer)> {
+fn numbered_answers(engine: &Engine, is_wanted: impl Fn(usize) -> bool) -> Vec<(usize, Answer)> {
     let [greedy, nucleus, top_k] = requests();
     let [words, numbers] = ["the quick brown fox", "1 2 3 1 2 3 1 2"];
     let each = [(words, greedy.clone()), (numbers, greedy), (words, nucleus), (numbers, top_k)];
@@ -75,7 +75,7 @@ fn numbered_answers(engine: &Forerun, is_wanted: impl Fn(usize) -> bool) -> Vec<
 
 /// Returns the answers to some requests, with the numbers of these.
 fn complete<'a>(
-    engine: &Forerun,
+    engine: &Engine,
     requests: impl IntoIterator<Item = (&'a str, Request)>,
     is_wanted: impl Fn(usize) -> bool,
 ) -> Vec<(usize, Answer)> {
@@ -84,7 +84,7 @@ fn complete<'a>(
     numbered.map(|(number, request)| (number, answer(request))).collect()
 }
 
-fn tokens(engine: &Forerun) -> Vec<Vec<u32>> {
+fn tokens(engine: &Engine) -> Vec<Vec<u32>> {
     answers(engine).into_iter().map(|answer| answer.tokens).collect()
 }
 
@@ -185,7 +185,7 @@ fn the_layers_of_a_split_target_are_reported() {
             }
             ControlFlow::Continue(())
         });
-        let opened = Forerun::open_with(&Plan::new(alone).unwrap(), &mut loader);
+        let opened = Engine::open_with(&Plan::new(alone).unwrap(), &mut loader);
         drop(loader);
         opened.map(|_| found.unwrap())
     };
@@ -462,7 +462,7 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
                 weight_type: Some(WeightType::F32.into()),
                 ..Options::default()
             };
-            let engine = Forerun::open_with(&Plan::new(options).unwrap(), &mut loader).unwrap();
+            let engine = Engine::open_with(&Plan::new(options).unwrap(), &mut loader).unwrap();
             // The greedy one, and one of the two that sample.
             let is_wanted = |number| drafter.is_none() || number == 0 || has(combination, number);
             let each = requests().map(|request| {
@@ -648,7 +648,7 @@ fn loading_on_a_gpu_is_reported_by_layer_and_can_be_cancelled() {
                 false => ControlFlow::Continue(()),
             }
         });
-        let opened = Forerun::open_with(&plan(), &mut loader).map(|_| ());
+        let opened = Engine::open_with(&plan(), &mut loader).map(|_| ());
         drop(loader);
         (opened, steps.clone())
     };

@@ -3,19 +3,19 @@
 
 use forerun::text::{GrammarError, GrammarKind};
 use forerun::{
-    AnswerEvent, Finish, Forerun, ForerunError, Grammar, Method, Options, Plan, RandomPair,
-    Request, SamplingOptions, VerificationChoice,
+    AnswerEvent, Engine, Finish, ForerunError, Grammar, Method, Options, RandomPair, Request,
+    SamplingOptions, VerificationChoice,
 };
 use forerun_core::testing::env_number;
 use serde_json::{Map, Value, json};
 use std::ops::ControlFlow;
 
 /// Returns an engine with a random target, and its drafter if the method drafts.
-fn engine(method: Method) -> Forerun {
+fn engine(method: Method) -> Engine {
     open(&RandomPair::make().unwrap(), method)
 }
 
-fn open(pair: &RandomPair, method: Method) -> Forerun {
+fn open(pair: &RandomPair, method: Method) -> Engine {
     let drafts = method != Method::Autoregressive;
     let options = Options {
         model: pair.target().into(),
@@ -23,7 +23,7 @@ fn open(pair: &RandomPair, method: Method) -> Forerun {
         method: Some(method),
         ..Options::default()
     };
-    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    Engine::open(options).unwrap()
 }
 
 /// Returns a request for random text whose quotes and brackets close soon.

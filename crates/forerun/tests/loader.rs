@@ -1,6 +1,6 @@
 //! A loader reports progress, can be cancelled, and shares weights between engines.
 
-use forerun::{Forerun, ForerunError, Loader, Options, Plan, RandomPair, Request, Step};
+use forerun::{Engine, ForerunError, Loader, Options, Plan, RandomPair, Request, Step};
 use std::ops::ControlFlow;
 
 #[test]
@@ -21,7 +21,7 @@ fn loading_is_reported_layer_by_layer_for_each_model() {
         reported.push((model.to_owned(), progress.done, progress.total));
         ControlFlow::Continue(())
     });
-    let engine = Forerun::open_with(&plan, &mut loader).unwrap();
+    let engine = Engine::open_with(&plan, &mut loader).unwrap();
     drop(loader);
     let mut expected = Vec::new();
     for (model, layers) in [(pair.target(), engine.config().num_hidden_layers), (pair.drafter(), 1)]
@@ -35,7 +35,7 @@ fn loading_is_reported_layer_by_layer_for_each_model() {
     let request = Request { max_tokens: 8, ..Request::default() };
     let watched = engine.complete("ka", &request).unwrap();
     drop(engine);
-    let alone = Forerun::open(&plan).unwrap().complete("ka", &request).unwrap();
+    let alone = Engine::open_plan(&plan).unwrap().complete("ka", &request).unwrap();
     assert_eq!(watched.tokens, alone.tokens);
 }
 
@@ -45,7 +45,7 @@ fn the_progress_callback_can_cancel() {
     let options = Options { model: pair.target().into(), ..Options::default() };
     let plan = Plan::new(options).unwrap();
     let mut loader = Loader::new().on_progress(|_| ControlFlow::Break(()));
-    let outcome = Forerun::open_with(&plan, &mut loader).map(drop);
+    let outcome = Engine::open_with(&plan, &mut loader).map(drop);
     assert!(matches!(outcome, Err(ForerunError::Cancelled)), "{outcome:?}");
 }
 
@@ -68,7 +68,7 @@ fn engines_of_one_loader_share_weights_on_request() {
             ControlFlow::Continue(())
         });
         let mut loader = if shared { loader.sharing_weights() } else { loader };
-        let engines = plans.each_ref().map(|plan| Forerun::open_with(plan, &mut loader).unwrap());
+        let engines = plans.each_ref().map(|plan| Engine::open_with(plan, &mut loader).unwrap());
         drop(loader);
         assert_eq!(finished, loaded);
         let request = Request { max_tokens: 24, ..Request::default() };

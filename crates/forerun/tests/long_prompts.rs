@@ -1,9 +1,6 @@
 //! Prompts that are far too long are refused early: neither time nor memory grows with them.
 
-use forerun::{
-    Canceller, Chat, ChatError, ChatTemplate, Forerun, ForerunError, Options, Plan, RandomPair,
-    Request,
-};
+use forerun::{Chat, ChatError, ChatTemplate, Engine, ForerunError, Options, RandomPair, Request};
 use std::ops::ControlFlow;
 
 /// Twenty megabytes of words. Tokenizing them as a whole takes long, and hundreds of megabytes of
@@ -16,7 +13,7 @@ fn long_text() -> String {
 fn a_prompt_of_many_megabytes_is_refused_by_its_length() {
     let pair = RandomPair::make().unwrap();
     let options = Options { model: pair.target().into(), ..Options::default() };
-    let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+    let engine = Engine::open(options).unwrap();
     let (text, context) = (long_text(), engine.config().max_position_embeddings);
     let check = |error: &ForerunError| {
         let ForerunError::PromptFarTooLong { bytes, tokens, context: limit, .. } = error else {
@@ -34,10 +31,10 @@ fn a_prompt_of_many_megabytes_is_refused_by_its_length() {
     let go_on = |_: &str| ControlFlow::Continue(());
     let request = Request { max_tokens: 3, ..Request::default() };
     for _ in 0..2 {
-        let error = chat.send(&text, &request, &Canceller::new(), go_on).err().unwrap();
+        let error = chat.send(&text, &request, go_on).err().unwrap();
         let ChatError::FarTooLong { tokens, context: limit, .. } = error else { panic!("{error}") };
         assert!(tokens > limit && limit == context);
         // The conversation goes on.
-        chat.send("ka", &request, &Canceller::new(), go_on).unwrap();
+        chat.send("ka", &request, go_on).unwrap();
     }
 }

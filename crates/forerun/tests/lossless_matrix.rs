@@ -23,9 +23,8 @@ use forerun::draft::{DraftContext, Drafter, DrafterEntry, DrafterTraits, EasySpe
 use forerun::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry, Need};
 use forerun::placement::available_cores;
 use forerun::{
-    AdditionalDrafter, Answer, CacheType, Canceller, DraftTokens, DrafterKind, Finish, Forerun,
-    LayerStrategy, Lookup, Method, Options, Plan, Request, Statistics, TokenId, TokenLogprob, Tree,
-    Verification,
+    AdditionalDrafter, Answer, CacheType, DraftTokens, DrafterKind, Engine, Finish, LayerStrategy,
+    Lookup, Method, Options, Plan, Request, Statistics, TokenId, TokenLogprob, Tree, Verification,
 };
 use forerun_core::testing::env_number;
 use forerun_core::{
@@ -89,7 +88,7 @@ struct Case {
     logprobs: Option<Vec<TokenLogprob>>,
 }
 
-fn sampling(engine: &Forerun, request: &Request) -> Sampling {
+fn sampling(engine: &Engine, request: &Request) -> Sampling {
     let constraint = |grammar| engine.constraint(grammar, &engine.config().eos_token_ids).unwrap();
     Sampling {
         options: request.sampling.clone(),
@@ -99,9 +98,9 @@ fn sampling(engine: &Forerun, request: &Request) -> Sampling {
     }
 }
 
-fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> Answer {
+fn answer(engine: &Engine, prompt: &[TokenId], request: &Request) -> Answer {
     let go_on = |_: &str| ControlFlow::Continue(());
-    engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap()
+    engine.generate_tokens(prompt.to_vec(), request, go_on).unwrap()
 }
 
 /// Returns the tokens of plain decoding after a number of prompts, each checked against the
@@ -109,7 +108,7 @@ fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> Answer {
 fn cases(pair: &Pair, count: usize) -> Vec<Case> {
     let (model, cache_type) = (pair.target.clone().into(), pair.cache_type);
     let options = Options { model, cache_type, ..Options::default() };
-    let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+    let engine = Engine::open(options).unwrap();
     let types = ModelTypes { cache: cache_type, ..ModelTypes::default() };
     let isa = Isa::from_environment().unwrap();
     let checkpoint = Checkpoint::open(&pair.target).unwrap();
@@ -267,7 +266,7 @@ fn run_cases(
         };
         let plan = Plan::new(options).unwrap();
         let name = name_of(&cell, &plan);
-        let engine = Forerun::open(&plan).unwrap();
+        let engine = Engine::open_plan(&plan).unwrap();
         let mut total = Statistics::default();
         // Fewer texts may have nothing to look up.
         let parts = parts(&cell);

@@ -2,9 +2,9 @@
 
 use crate::common::{Pair, parse_placement};
 use forerun::placement::available_cores;
-use forerun::{DraftTokens, Forerun, Method, Options, Plan, Request};
+use forerun::{DraftTokens, Engine, Method, Options, Request};
 
-fn engine(pair: &Pair, method: Method, placement: &str) -> Forerun {
+fn engine(pair: &Pair, method: Method, placement: &str) -> Engine {
     let options = Options {
         model: pair.target.clone().into(),
         draft_model: method.drafts().then(|| pair.drafter.clone().into()),
@@ -13,7 +13,7 @@ fn engine(pair: &Pair, method: Method, placement: &str) -> Forerun {
         placement: Some(parse_placement(placement)),
         ..Options::default()
     };
-    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    Engine::open(options).unwrap()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use forerun::checkpoint::{BlockType, Checkpoint};
 use forerun::cpu::Weights;
-use forerun::{Canceller, Forerun, Options, Plan, Request, TokenId, WeightType, WeightTypes};
+use forerun::{Engine, Options, Request, TokenId, WeightType, WeightTypes};
 use forerun_cpu::Isa;
 use forerun_formats::ModelTypes;
 use forerun_reference::ReferenceModel;
@@ -38,10 +38,10 @@ fn answer(
     [prompt, tokens]: &[Vec<TokenId>; 2],
 ) -> Vec<TokenId> {
     let options = Options { model: folder.into(), weight_type, ..Options::default() };
-    let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+    let engine = Engine::open(options).unwrap();
     let request = Request { max_tokens: tokens.len(), ignore_eos: true, ..Request::default() };
     let go_on = |_: &str| ControlFlow::Continue(());
-    engine.generate_tokens(prompt.clone(), &request, &Canceller::new(), go_on).unwrap().tokens
+    engine.generate_tokens(prompt.clone(), &request, go_on).unwrap().tokens
 }
 
 #[test]

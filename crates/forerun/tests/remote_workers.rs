@@ -9,7 +9,7 @@ use forerun::runtime::{
     ClusterHandle, RemoteProcess, RemoteWorkers, Runtime, WorkerDescription, Workers,
 };
 use forerun::{
-    AdditionalDrafter, Answer, AnswerEvent, Canceller, DraftTokens, DrafterKind, Finish, Forerun,
+    AdditionalDrafter, Answer, AnswerEvent, Canceller, DraftTokens, DrafterKind, Engine, Finish,
     Grammar, Loader, Method, Options, Plan, Request, SamplingOptions, TokenId, TokenLogprob, Tree,
     Verification, VerificationChoice,
 };
@@ -199,16 +199,16 @@ fn start_remote(
 
 // The tests.
 
-fn open_remote(plan: &Plan, conditions: &Conditions) -> (Forerun, Arc<Log>) {
+fn open_remote(plan: &Plan, conditions: &Conditions) -> (Engine, Arc<Log>) {
     let log = Arc::new(Log::default());
     let connect = |runtime: Runtime| -> Box<dyn Workers> {
         Box::new(start_remote(runtime, plan, conditions, &log))
     };
-    (Forerun::open_connected(plan, &mut Loader::new(), connect).unwrap(), log)
+    (Engine::open_connected(plan, &mut Loader::new(), connect).unwrap(), log)
 }
 
 /// Drops an engine, and checks that its processes hold nothing of the sequences that were released.
-fn close(engine: Forerun, log: &Log) {
+fn close(engine: Engine, log: &Log) {
     drop(engine);
     assert_eq!(log.held_in_the_end.load(Relaxed), 0);
 }
@@ -334,7 +334,7 @@ impl From<Answer> for Content {
     }
 }
 
-fn complete(engine: &Forerun, prompt: &str, request: &Request) -> Content {
+fn complete(engine: &Engine, prompt: &str, request: &Request) -> Content {
     engine.complete(prompt, request).unwrap().into()
 }
 
@@ -352,7 +352,7 @@ fn answers_are_those_of_local_workers_alone_and_at_the_same_time() {
     let (mut jobs, mut missed, mut released) = (0, 0, 0);
     for plan in plans(&pair, &speculators) {
         let name = format!("{} {} {:?}", plan.method(), plan.drafter(), plan.shape());
-        let local = Forerun::open(&plan).unwrap();
+        let local = Engine::open_plan(&plan).unwrap();
         let (remote, log) = open_remote(&plan, &Conditions::default());
         let cases = cases(&pair);
         let expected: Vec<Content> =
@@ -387,7 +387,7 @@ fn a_dropped_stream_leaves_the_engine_usable() {
         let plan = Plan::new(with_model(&pair, method)).unwrap();
         let (engine, log) = open_remote(&plan, &Conditions::default());
         let request = &requests(1)[0];
-        let expected = complete(&Forerun::open(&plan).unwrap(), &pair.prompts[0], request);
+        let expected = complete(&Engine::open_plan(&plan).unwrap(), &pair.prompts[0], request);
         for events in [0, 1, 5] {
             let other = engine.stream(&pair.prompts[1], request).unwrap();
             let stream = engine.stream(&pair.prompts[0], request).unwrap();
@@ -566,7 +566,7 @@ fn answers_go_on_without_a_drafter_whose_process_dies_and_report_it() {
         // An adapting draft length might not draft at all.
         let options = Options { draft_tokens: DraftTokens::Fixed(3), ..options };
         let plan = Plan::new(options).unwrap();
-        let expected = complete(&Forerun::open(&plan).unwrap(), &pair.prompts[0], &request);
+        let expected = complete(&Engine::open_plan(&plan).unwrap(), &pair.prompts[0], &request);
         let closed = format!("{}: the connection is closed", name_of(&plan, Role::Drafter(0)));
         let (prompt, request) = (pair.prompts[0].clone(), request.clone());
         without_hanging(move || {

@@ -1,16 +1,16 @@
 //! Log-probabilities of given tokens.
 
 use forerun::{
-    Canceller, Forerun, ForerunError, Options, Plan, RandomPair, Request, SamplingOptions, TokenId,
+    Canceller, Engine, ForerunError, Options, RandomPair, Request, SamplingOptions, TokenId,
 };
 
-fn engine(pair: &RandomPair) -> Forerun {
+fn engine(pair: &RandomPair) -> Engine {
     let options = Options {
         model: pair.target().into(),
         draft_model: Some(pair.drafter().into()),
         ..Options::default()
     };
-    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    Engine::open(options).unwrap()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use crate::common::{self, Pair};
 use forerun::placement::available_cores;
 use forerun::trace::{SpanKind, Trace};
-use forerun::{Canceller, DraftTokens, Forerun, Method, Options, Plan, PlanError, Request};
+use forerun::{DraftTokens, Engine, Method, Options, Plan, PlanError, Request};
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use std::ops::ControlFlow;
 
@@ -26,11 +26,11 @@ fn trace(pair: &Pair, method: Method, pearl: &str, draft_tokens: usize) -> Optio
         placement: Some(format!("drafter={both},target={both},shared").parse().unwrap()),
         ..Options::default()
     };
-    let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+    let engine = Engine::open(options).unwrap();
     let request = Request { max_tokens: 80, ignore_eos: true, ..Request::default() };
     let prompt = engine.tokenizer().encode(&pair.prompts[0]).unwrap();
     let go_on = |_: &str| ControlFlow::Continue(());
-    let answer = engine.generate_tokens(prompt, &request, &Canceller::new(), go_on).unwrap();
+    let answer = engine.generate_tokens(prompt, &request, go_on).unwrap();
     assert_eq!(answer.tokens.len(), 80);
     Some(answer.trace)
 }
@@ -122,7 +122,7 @@ fn drafters_on_features_are_refused_on_several_devices() {
         let request = Request { max_tokens: 40, ignore_eos: true, ..Request::default() };
         let plain = Options { model: pair.target.clone().into(), ..Options::default() };
         for plan in [plan, Plan::new(plain).unwrap()] {
-            let engine = Forerun::open(&plan).unwrap();
+            let engine = Engine::open_plan(&plan).unwrap();
             texts.push(engine.complete(&pair.prompts[1], &request).unwrap().tokens);
         }
     }
@@ -142,6 +142,6 @@ fn more_stages_than_layers_are_refused() {
     let stages: Vec<String> = cores[..=layers].iter().map(|core| format!("cpu:{core}")).collect();
     let placement = Some(format!("target={}", stages.join("/")).parse().unwrap());
     let options = Options { model: pair.target.clone().into(), placement, ..Options::default() };
-    let error = Forerun::open(&Plan::new(options).unwrap()).err().unwrap().to_string();
+    let error = Engine::open(options).err().unwrap().to_string();
     assert!(error.contains("stages") && error.contains("target cpu:"), "{error}");
 }

@@ -6,9 +6,7 @@
 use crate::common;
 use forerun::checkpoint::Checkpoint;
 use forerun::cpu::{Team, Weights};
-use forerun::{
-    Canceller, ChatTemplate, Forerun, Message, Options, Plan, Request, TokenId, WeightType,
-};
+use forerun::{ChatTemplate, Engine, Message, Options, Request, TokenId, WeightType};
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::Transformer;
 use forerun_lm::{ForwardRequest, LanguageModel};
@@ -146,10 +144,10 @@ fn prompts_have_the_tokens_of_transformers() {
     }
 }
 
-fn engine(model: &Path, weight_type: WeightType) -> Forerun {
+fn engine(model: &Path, weight_type: WeightType) -> Engine {
     let weight_type = Some(weight_type.into());
     let options = Options { model: model.into(), weight_type, ..Options::default() };
-    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    Engine::open(options).unwrap()
 }
 
 /// The engine, one token per pass, gives the same tokens as one pass over all of them.
@@ -163,7 +161,7 @@ fn the_engine_gives_the_same_tokens() {
         let comparable = ties.min().unwrap_or(TOKENS).min(TOKENS);
         let request = Request { max_tokens: comparable, ignore_eos: true, ..Request::default() };
         let go_on = |_: &str| ControlFlow::Continue(());
-        let answer = engine.generate_tokens(golden.prompt_ids, &request, &Canceller::new(), go_on);
+        let answer = engine.generate_tokens(golden.prompt_ids, &request, go_on);
         assert_eq!(answer.unwrap().tokens, golden.generated_ids[..comparable]);
     }
 }

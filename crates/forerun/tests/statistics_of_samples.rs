@@ -8,8 +8,8 @@
 use crate::common::Pair;
 use forerun::checkpoint::Checkpoint;
 use forerun::{
-    Canceller, DraftTokens, DrafterKind, Forerun, LayerStrategy, Method, Options, Plan, Request,
-    SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
+    DraftTokens, DrafterKind, Engine, LayerStrategy, Method, Options, Request, SamplingOptions,
+    TokenId, Tree, Verification, VerificationChoice,
 };
 use forerun_core::testing::env_number;
 use forerun_core::{Sampling, reference as sampling_reference};
@@ -104,7 +104,7 @@ fn exact(pair: &Pair, prompt: &[TokenId]) -> Joint {
 
 /// Returns the frequencies of the first tokens, and the number of drafts.
 fn counted(
-    engine: &Forerun,
+    engine: &Engine,
     prompt: &[TokenId],
     verification: Verification,
     samples: u64,
@@ -124,8 +124,7 @@ fn counted(
             ..Request::default()
         };
         let go_on = |_: &str| ControlFlow::Continue(());
-        let canceller = Canceller::new();
-        let answer = engine.generate_tokens(prompt.to_vec(), &request, &canceller, go_on).unwrap();
+        let answer = engine.generate_tokens(prompt.to_vec(), &request, go_on).unwrap();
         drafts += answer.statistics.drafts;
         *joint.entry(answer.tokens[..TOKENS].try_into().unwrap()).or_default() += 1.0;
     }
@@ -209,7 +208,7 @@ fn check(pair: &Pair, rules: Rules, has_easyspec: bool) {
                 layers: cell.layers.clone(),
                 ..Options::default()
             };
-            let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+            let engine = Engine::open(options).unwrap();
             let (counted, drafts) = counted(&engine, &prompt, verification, samples);
             assert!(drafts > 0 || !cell.drafter.has_model(), "{}: nothing was drafted", cell.name);
             let name = format!("{}, {verification:?}", cell.name);

@@ -3,16 +3,16 @@
 use crate::common::Pair;
 use forerun::placement::available_cores;
 use forerun::{
-    Answer, AnswerEvent, AnswerToken, Finish, Forerun, Method, Options, Plan, Request, TokenOrigin,
+    Answer, AnswerEvent, AnswerToken, Engine, Finish, Method, Options, Request, TokenOrigin,
     Verification, VerificationChoice,
 };
 use std::ops::ControlFlow;
 
-fn engine(pair: &Pair, method: Method) -> Forerun {
+fn engine(pair: &Pair, method: Method) -> Engine {
     engine_with_cache(pair, method, None)
 }
 
-fn engine_with_cache(pair: &Pair, method: Method, cache_bytes: Option<usize>) -> Forerun {
+fn engine_with_cache(pair: &Pair, method: Method, cache_bytes: Option<usize>) -> Engine {
     let core = available_cores()[0];
     let draft_model = method.drafts().then(|| pair.drafter.clone().into());
     let options = Options {
@@ -25,7 +25,7 @@ fn engine_with_cache(pair: &Pair, method: Method, cache_bytes: Option<usize>) ->
         cache_bytes,
         ..Options::default()
     };
-    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    Engine::open(options).unwrap()
 }
 
 fn request(seed: u64) -> Request {

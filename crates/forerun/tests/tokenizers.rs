@@ -1,7 +1,7 @@
 //! A model's tokenizer within an engine.
 
 use forerun::text::Tokenizer;
-use forerun::{Forerun, Options, Plan};
+use forerun::{Engine, Options, Plan};
 use forerun_formats::checkpoint::random::{
     EOS, RandomDtype, example_config, write_random_checkpoint,
 };
@@ -10,9 +10,9 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-fn open(model: &Path) -> Result<Forerun, String> {
+fn open(model: &Path) -> Result<Engine, String> {
     let plan = Plan::new(Options { model: model.into(), ..Options::default() }).unwrap();
-    Forerun::open(&plan).map_err(|error| error.to_string())
+    Engine::open_plan(&plan).map_err(|error| error.to_string())
 }
 
 /// The ends that a tokenizer knows are those of answers, too.

@@ -12,7 +12,7 @@ use forerun::cpu::Exchange;
 use forerun::placement::Topology;
 use forerun::runtime::{Rank, RankFacts, RankSite};
 use forerun::{
-    AdditionalDrafter, Answer, AnswerEvent, Canceller, DraftTokens, DrafterKind, Forerun, Loader,
+    AdditionalDrafter, Answer, AnswerEvent, Canceller, DraftTokens, DrafterKind, Engine, Loader,
     Options, Plan, Request, SamplingOptions, Verification, VerificationChoice,
 };
 use forerun_core::testing::{cases, is_complete};
@@ -246,7 +246,7 @@ fn tokens(answer: &Answer) -> String {
 
 /// Returns the answers without ranks.
 fn expected(task: &Task) -> Vec<String> {
-    let engine = Forerun::open(&task.plan(false)).unwrap();
+    let engine = Engine::open_plan(&task.plan(false)).unwrap();
     requests()
         .iter()
         .map(|(prompt, request)| tokens(&engine.complete(prompt, request).unwrap()))
@@ -331,7 +331,7 @@ fn a_rank_of_a_job() {
     }
 }
 
-fn answer(engine: &Forerun) {
+fn answer(engine: &Engine) {
     for (number, (prompt, request)) in requests().iter().enumerate() {
         let answer = engine.complete(prompt, request).unwrap();
         let failures = &answer.statistics.failures;
@@ -344,7 +344,7 @@ fn answer(engine: &Forerun) {
 }
 
 /// Prints how long a job of one token takes, and how many bytes a token takes.
-fn measure(engine: &Forerun, observer: Option<&Observer>) {
+fn measure(engine: &Engine, observer: Option<&Observer>) {
     let job = |at: usize| {
         let tokens: Vec<u32> = (0..1 + at as u32 % 100).map(|token| token % 50).collect();
         Job::Score(ScoreJob { prompt_len: 1, ..ScoreJob::greedy(SequenceId(u64::MAX), tokens) })
@@ -525,7 +525,7 @@ fn long_prompt(tokens: u32, number: u32) -> Vec<u32> {
     (0..tokens).map(|at| (at * (number + 3)) % 50 + 3).collect()
 }
 
-fn long_answer(engine: &Forerun) -> String {
+fn long_answer(engine: &Engine) -> String {
     let request = Request { max_tokens: 12, ignore_eos: true, ..Request::default() };
     let (method, canceller) = (engine.plan().method(), Canceller::new());
     let stream = engine.stream_tokens(long_prompt(9_000, 9), &request, method, &canceller).unwrap();
@@ -537,7 +537,7 @@ fn long_answer(engine: &Forerun) -> String {
 }
 
 /// Answers short prompts while long ones start and are cancelled, and then a long one.
-fn answer_long(engine: &Forerun) {
+fn answer_long(engine: &Engine) {
     thread::scope(|scope| {
         for number in 0..6 {
             scope.spawn(move || {
@@ -577,7 +577,7 @@ fn long_prompts_next_to_cancelled_ones_are_answered() {
         let found: Vec<&str> =
             ended.lines("answer ").map(|line| line.split_once(' ').unwrap().1).collect();
         assert_eq!(found[..2], expected(&task)[..2], "{transport}");
-        let engine = Forerun::open(&task.plan(false)).unwrap();
+        let engine = Engine::open_plan(&task.plan(false)).unwrap();
         assert_eq!(ended.lines("long ").collect::<Vec<_>>(), [long_answer(&engine)]);
     }
 }
@@ -943,7 +943,7 @@ fn a_job_over_ranks_has_little_overhead() {
         work: Work::Measure,
         ..Task::new(&models, "autoregressive", "none", "target=rank:1")
     };
-    measure(&Forerun::open(&task.plan(false)).unwrap(), None);
+    measure(&Engine::open_plan(&task.plan(false)).unwrap(), None);
     let bytes_at = |ended: &Ended| -> Vec<Vec<u64>> {
         let parse = |line: &str| line.split(' ').map(|number| number.parse().unwrap()).collect();
         ended.lines("measured bytes ").map(parse).collect()

@@ -10,8 +10,7 @@ pub use speculation::{Speculation, SpeculationError};
 use crate::cache_room::CacheRoom;
 use crate::metrics::Metrics;
 use forerun::{
-    Answer, AnswerEvent, Canceller, Forerun, ForerunError, Method, Request, SamplingOptions,
-    TokenId,
+    Answer, AnswerEvent, Canceller, Engine, ForerunError, Method, Request, SamplingOptions, TokenId,
 };
 use repetition::RepetitionGuard;
 use std::collections::HashMap;
@@ -24,7 +23,7 @@ const EVENTS_AHEAD: usize = 64;
 
 /// The model, and the answers in progress.
 pub struct Generator {
-    forerun: Forerun,
+    forerun: Engine,
     metrics: Arc<Metrics>,
     room: CacheRoom,
     next: AtomicU64,
@@ -38,7 +37,7 @@ pub struct Task {
     pub prompt: Vec<TokenId>,
     /// The options of the answer.
     pub request: Request,
-    /// A method that [`Forerun::check_method`] accepts.
+    /// A method that [`Engine::check_method`] accepts.
     pub method: Method,
     /// Whether the answer ends when it repeats itself ([`forerun::text::repeats_itself`]). It then counts
     /// as cut off ([`Finish::MaxTokens`](forerun::Finish::MaxTokens)).
@@ -67,7 +66,7 @@ impl Drop for Events {
 impl Generator {
     /// Creates a generator for an engine. It counts its answers in `metrics`.
     #[must_use]
-    pub fn new(forerun: Forerun, metrics: Arc<Metrics>) -> Self {
+    pub fn new(forerun: Engine, metrics: Arc<Metrics>) -> Self {
         let (next, running) = (AtomicU64::new(0), Mutex::default());
         // Hidden states that a drafter has read are not computed again.
         let tokens = forerun.cache_tokens().filter(|_| !forerun.reads_features());
@@ -96,7 +95,7 @@ impl Generator {
 
     /// Returns the engine.
     #[must_use]
-    pub fn forerun(&self) -> &Forerun {
+    pub fn forerun(&self) -> &Engine {
         &self.forerun
     }
 

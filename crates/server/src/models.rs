@@ -15,7 +15,7 @@ use crate::generation::Generator;
 use crate::metrics::{Metrics, Series, render_all};
 use forerun::checkpoint::ModelSummary;
 use forerun::text::{ChatSyntax, ChatTemplateError};
-use forerun::{ChatTemplate, Forerun, ForerunError, Loader, ModelSource, Plan};
+use forerun::{ChatTemplate, Engine, ForerunError, Loader, ModelSource, Plan};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -186,7 +186,7 @@ impl Models {
     #[must_use]
     pub fn of_one(
         name: impl Into<String>,
-        forerun: Forerun,
+        forerun: Engine,
         template: ChatTemplate,
         syntax: Option<ChatSyntax>,
     ) -> Self {
@@ -364,7 +364,7 @@ impl Models {
 impl Model {
     fn new(
         options: &ModelOptions,
-        (forerun, template): (Forerun, ChatTemplate),
+        (forerun, template): (Engine, ChatTemplate),
         metrics: Arc<Metrics>,
         memory_bytes: u64,
     ) -> Self {
@@ -388,8 +388,11 @@ fn open(
     tracing::info!(model = options.name, "loading a model");
     let since = Instant::now();
     let mut loader = Loader::new().offline(options.offline);
-    let forerun = Forerun::open_with(&options.plan, &mut loader)?;
-    let template = forerun.chat_template(options.chat_template.as_deref())?;
+    let forerun = Engine::open_with(&options.plan, &mut loader)?;
+    let template = match &options.chat_template {
+        Some(choice) => forerun.choose_chat_template(choice)?,
+        None => forerun.chat_template()?,
+    };
     let model = Model::new(options, (forerun, template), metrics, memory_bytes);
     let milliseconds = since.elapsed().as_millis() as u64;
     tracing::info!(model = options.name, milliseconds, "model loaded");
@@ -398,7 +401,7 @@ fn open(
 
 fn needed_memory(options: &ModelOptions) -> Result<u64, LoadFailure> {
     let mut loader = Loader::new().offline(options.offline);
-    Ok(Forerun::most_memory(&options.plan, &mut loader)?)
+    Ok(Engine::most_memory(&options.plan, &mut loader)?)
 }
 
 /// A request that waits for a load.

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::*;
-use forerun::{ChatTemplate, Forerun, RandomPair};
+use forerun::{ChatTemplate, Engine, RandomPair};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_server::{Models, Server};
@@ -568,7 +568,7 @@ fn a_drafter_with_a_short_context_says_so_once() {
     };
     let (target, short, long) = (folder(256), folder(32), folder(256));
     let engine =
-        |drafter: &tempfile::TempDir| -> Forerun { open(target.path(), Some(drafter.path())) };
+        |drafter: &tempfile::TempDir| -> Engine { open(target.path(), Some(drafter.path())) };
     let (with_short, with_long) = (engine(&short), engine(&long));
     assert_eq!(with_long.note_on_drafter_context(300), None);
     assert_eq!(with_short.note_on_drafter_context(32), None);
@@ -576,6 +576,6 @@ fn a_drafter_with_a_short_context_says_so_once() {
     let name = short.path().file_name().unwrap().to_str().unwrap();
     assert!(note.contains("32 tokens") && note.contains(name), "{note}");
     assert_eq!(with_short.note_on_drafter_context(100), None);
-    let text = |engine: &Forerun| engine.complete("Once upon", &plain_request(100)).unwrap().text;
+    let text = |engine: &Engine| engine.complete("Once upon", &plain_request(100)).unwrap().text;
     assert_eq!(text(&with_short), text(&with_long));
 }

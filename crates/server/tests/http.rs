@@ -3,9 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::*;
-use forerun::{
-    ChatTemplate, Forerun, Message, Options, Plan, RandomPair, Request, SamplingOptions,
-};
+use forerun::{ChatTemplate, Engine, Message, Options, RandomPair, Request, SamplingOptions};
 use forerun_server::{Server, ServerOptions};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
@@ -62,9 +60,8 @@ fn chats_are_the_engines_streamed_or_not() {
     };
     let prompt = engine.encode_chat(&template, &messages).unwrap();
     let request = engine.chat_request(&template, &request);
-    let expected = engine.generate_tokens(prompt, &request, &Default::default(), |_| {
-        std::ops::ControlFlow::Continue(())
-    });
+    let expected =
+        engine.generate_tokens(prompt, &request, |_| std::ops::ControlFlow::Continue(()));
     let expected = expected.unwrap();
     let body = json!({
         "model": MODEL,
@@ -526,7 +523,7 @@ fn answers_that_outgrow_the_caches_pause_and_keep_their_text() {
         let (model, draft_model) = (pair.target().into(), Some(pair.drafter().into()));
         let cache_bytes = Some(cache_bytes);
         let options = Options { model, draft_model, cache_bytes, ..Options::default() };
-        Forerun::open(&Plan::new(options).unwrap()).unwrap()
+        Engine::open(options).unwrap()
     };
     // The bytes of three answers of about 200 tokens.
     let bytes = (600 << 20) / with_cache(1 << 20).cache_tokens().unwrap();

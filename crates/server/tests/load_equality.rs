@@ -5,9 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{
-    ChatTemplate, Forerun, Grammar, Options, Plan, RandomPair, Request, SamplingOptions,
-};
+use forerun::{ChatTemplate, Engine, Grammar, Options, RandomPair, Request, SamplingOptions};
 use forerun_server::{Models, Server, ServerOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -23,10 +21,10 @@ const CLIENTS: usize = 64;
 /// The requests that answers repeat.
 const REQUESTS: usize = 240;
 
-fn open(target: &Path, drafter: Option<&Path>) -> Forerun {
+fn open(target: &Path, drafter: Option<&Path>) -> Engine {
     let (model, draft_model) = (target.into(), drafter.map(Into::into));
     let options = Options { model, draft_model, ..Options::default() };
-    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    Engine::open(options).unwrap()
 }
 
 /// A request in the engine's form and in the API's.

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::*;
-use forerun::{Forerun, Loader, Options, Plan};
+use forerun::{Engine, Loader, Options, Plan};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_server::{KeepAlive, ModelOptions, Models, Server};
@@ -154,7 +154,7 @@ fn the_least_recently_used_model_makes_room_for_another() {
         .zip(&folders)
         .map(|(name, folder)| model(name, folder.path()))
         .collect();
-    let needed = Forerun::most_memory(&models[0].plan, &mut Loader::new()).unwrap();
+    let needed = Engine::most_memory(&models[0].plan, &mut Loader::new()).unwrap();
     assert!(needed > 4 << 20, "the caches count: {needed}");
     let server = serve_models(Models::new(models.clone(), None, Some(2 * needed)).unwrap());
     let texts = folders.each_ref().map(|folder| expected(folder.path()));
@@ -183,7 +183,7 @@ fn the_least_recently_used_model_makes_room_for_another() {
 fn answers_of_a_model_that_makes_room_end_first() {
     let folders = [checkpoint(1, 1 << 20), checkpoint(2, 512)];
     let models = vec![model("endless", folders[0].path()), model("next", folders[1].path())];
-    let budget = Forerun::most_memory(&models[0].plan, &mut Loader::new()).unwrap();
+    let budget = Engine::most_memory(&models[0].plan, &mut Loader::new()).unwrap();
     let server = serve_models(Models::new(models, None, Some(budget)).unwrap());
     let body = with(completion("x", 1_000_000), json!({"model": "endless", "stream": true}));
     let stream = server.request("POST", "/v1/completions", "", &body.to_string());
@@ -263,7 +263,7 @@ fn a_model_that_cannot_be_loaded_is_named_and_others_answer() {
 fn the_queue_for_a_load_is_limited() {
     let folders = [checkpoint(1, 1 << 20), checkpoint(2, 512)];
     let models = vec![model("endless", folders[0].path()), model("next", folders[1].path())];
-    let budget = Forerun::most_memory(&models[0].plan, &mut Loader::new()).unwrap();
+    let budget = Engine::most_memory(&models[0].plan, &mut Loader::new()).unwrap();
     let mut options = server_options();
     options.queue = 0;
     let server = Server::bind(options).unwrap();

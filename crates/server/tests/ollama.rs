@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::*;
-use forerun::{ChatTemplate, Forerun, Message, RandomPair, Request, SamplingOptions};
+use forerun::{ChatTemplate, Engine, Message, RandomPair, Request, SamplingOptions};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 
@@ -41,7 +41,7 @@ impl Running {
 }
 
 /// Returns the engine's answer to a conversation, with the sampling of [`options`].
-fn expected(engine: &Forerun, messages: &[Message]) -> String {
+fn expected(engine: &Engine, messages: &[Message]) -> String {
     let template = ChatTemplate::plain().unwrap();
     let request = Request {
         sampling: SamplingOptions { temperature: 0.7, ..engine_sampling(engine) },
@@ -50,12 +50,11 @@ fn expected(engine: &Forerun, messages: &[Message]) -> String {
     };
     let prompt = engine.encode_chat(&template, messages).unwrap();
     let request = engine.chat_request(&template, &request);
-    let answer = engine
-        .generate_tokens(prompt, &request, &Default::default(), |_| ControlFlow::Continue(()));
+    let answer = engine.generate_tokens(prompt, &request, |_| ControlFlow::Continue(()));
     answer.unwrap().text
 }
 
-fn engine_sampling(engine: &Forerun) -> SamplingOptions {
+fn engine_sampling(engine: &Engine) -> SamplingOptions {
     Request::default().sampled_as(engine.config().chat_sampling()).sampling
 }
 

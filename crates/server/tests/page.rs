@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{ChatTemplate, Forerun, Options, Plan, RandomPair};
+use forerun::{ChatTemplate, Engine, Options, RandomPair};
 use forerun_server::{Models, Server, ServerOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ fn agent() -> ureq::Agent {
 fn run(server: Server, target: &Path, drafter: Option<&Path>) -> Running {
     let (model, draft_model) = (target.into(), drafter.map(Into::into));
     let options = Options { model, draft_model, ..Options::default() };
-    let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+    let engine = Engine::open(options).unwrap();
     let address = server.address();
     let (stop, stopped) = mpsc::channel();
     let template = ChatTemplate::plain().unwrap();

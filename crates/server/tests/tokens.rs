@@ -236,9 +236,8 @@ fn the_token_that_ends_an_answer_has_no_text_anywhere() {
     let (server, engine) = (serve(&pair), engine(&pair));
     let tokens = engine.encode_prompt("Once upon").unwrap();
     let request = |max_tokens| plain_request(max_tokens);
-    let canceller = forerun::Canceller::new();
     let go_on = |_: &str| std::ops::ControlFlow::Continue(());
-    let whole = engine.generate_tokens(tokens, &request(12), &canceller, go_on).unwrap();
+    let whole = engine.generate_tokens(tokens, &request(12), go_on).unwrap();
     for speculation in [json!("off"), json!({"method": "speculative", "draft_tokens": 4})] {
         for end in &whole.tokens {
             let body = with(

@@ -4,7 +4,7 @@ use super::recording::LONGEST;
 use super::{PlanningError, Setting};
 use forerun::checkpoint::Checkpoint;
 use forerun::{
-    Answer, AnswerEvent, Canceller, Commit, Finish, Forerun, ForerunError, Loader, Method,
+    Answer, AnswerEvent, Canceller, Commit, Engine, Finish, ForerunError, Loader, Method,
     ModelSource, Request, TokenId, Tree,
 };
 use forerun_sim::MeasuredPasses;
@@ -58,7 +58,7 @@ pub struct Laboratory<'a> {
 
 /// An engine with encoded prompts.
 pub(super) struct Bench {
-    pub(super) engine: Forerun,
+    pub(super) engine: Engine,
     pub(super) prompts: Vec<Vec<TokenId>>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Laboratory<'a> {
     /// Opens the engine of a group. Prompts that are too long are left out from now on.
     pub(super) fn open(&mut self, group: &[usize]) -> Result<Bench, PlanningError> {
         let setting = &self.settings[group[0]];
-        let engine = Forerun::open_with(&setting.plan, &mut self.loader);
+        let engine = Engine::open_with(&setting.plan, &mut self.loader);
         let engine = engine.map_err(|cause| engine_error(setting, cause))?;
         let context = engine.config().max_position_embeddings;
         let tokens = self.options.answer_tokens;
@@ -161,7 +161,7 @@ impl<'a> Laboratory<'a> {
     /// automatic sizes. An answer that does not end in time is an error.
     pub(super) fn answer(
         &self,
-        engine: &Forerun,
+        engine: &Engine,
         setting: &Setting,
         prompt: &[TokenId],
         draft: PlannedDraft,

@@ -5,7 +5,7 @@ use crate::arguments::AcceptanceArguments;
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use anyhow::{Context, ensure};
-use forerun::{Canceller, Forerun, Loader, ModelSource, Options, Plan, Request, TokenId};
+use forerun::{Engine, Loader, ModelSource, Options, Plan, Request, TokenId};
 use forerun_bench::suite;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -76,19 +76,19 @@ fn open(
     model: &ModelSource,
     arguments: &AcceptanceArguments,
     loader: &mut Loader<'_>,
-) -> anyhow::Result<Forerun> {
+) -> anyhow::Result<Engine> {
     let plan = Plan::new(Options {
         model: model.clone(),
         weight_type: arguments.pair.dtype,
         threads: arguments.threads,
         ..Options::default()
     })?;
-    Ok(Forerun::open_with(&plan, loader)?)
+    Ok(Engine::open_with(&plan, loader)?)
 }
 
 /// Returns the tokens of a greedy answer.
-fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> anyhow::Result<Vec<TokenId>> {
+fn answer(engine: &Engine, prompt: &[TokenId], request: &Request) -> anyhow::Result<Vec<TokenId>> {
     let go_on = |_: &str| ControlFlow::Continue(());
-    let answer = engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on)?;
+    let answer = engine.generate_tokens(prompt.to_vec(), request, go_on)?;
     Ok(answer.tokens)
 }

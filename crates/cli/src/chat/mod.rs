@@ -23,7 +23,7 @@ use command::Command;
 use forerun::checkpoint::EmbeddedModel;
 use forerun::text::{ChatTemplateError, repeats_itself};
 use forerun::{
-    Answer, Chat, ChatError, ChatTemplate, Finish, Forerun, Method, ModelSource, Plan, Reply,
+    Answer, Chat, ChatError, ChatTemplate, Engine, Finish, Method, ModelSource, Plan, Reply,
     Request,
 };
 use input::{Input, Line};
@@ -93,7 +93,7 @@ fn with_session(
         }
     };
     let mut loader = progress::loader(arguments.answers.engine.offline, true);
-    let engine = Forerun::open_with(&plan, &mut loader)?;
+    let engine = Engine::open_with(&plan, &mut loader)?;
     drop(loader);
     if engine.translates_drafts() {
         note(TRANSLATED);
@@ -165,7 +165,7 @@ struct Ended {
 
 /// A conversation at a terminal or a pipe.
 struct Session<'a> {
-    engine: &'a Forerun,
+    engine: &'a Engine,
     chat: Chat<'a>,
     request: Request,
     interrupts: Interrupts,
@@ -251,7 +251,7 @@ impl Session<'_> {
         // answer that continues after its end repeats itself by request.
         let mut pieces: Vec<String> = Vec::new();
         let (mut is_repetitive, may_repeat) = (false, self.request.ignore_eos);
-        let reply = self.chat.send(text, &self.request, &canceller, |text| {
+        let reply = self.chat.send_interruptibly(text, &self.request, &canceller, |text| {
             output.write(&wrap.push(text))?;
             pieces.push(text.to_owned());
             is_repetitive = !may_repeat && repeats_itself(&pieces);

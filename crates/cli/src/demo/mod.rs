@@ -14,7 +14,7 @@ use crate::{note, terminal};
 use anyhow::{Context, ensure};
 use forerun::placement::{PlacementError, default_cores};
 use forerun::{
-    Canceller, DraftTokens, Forerun, Method, ModelSource, Options, Placement, Plan, Request,
+    Canceller, DraftTokens, Engine, Method, ModelSource, Options, Placement, Plan, Request,
     SamplingOptions, TokenId,
 };
 use forerun_bench::pacing;
@@ -100,7 +100,7 @@ fn record(arguments: &DemoArguments, canceller: &Canceller) -> anyhow::Result<Ve
     let open = |&(method, ..): &(Method, &str, &str)| {
         let placement = arguments.paced.as_deref().map(|pace| paced(method, pace)).transpose()?;
         let plan = Plan::new(Options { method: Some(method), placement, ..options.clone() })?;
-        anyhow::Ok(Forerun::open_with(&plan, &mut loader)?)
+        anyhow::Ok(Engine::open_with(&plan, &mut loader)?)
     };
     let engines = methods.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     drop(loader);

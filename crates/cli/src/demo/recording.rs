@@ -2,7 +2,7 @@
 
 use forerun::trace::{PacedPasses, Span, SpanKind, Trace};
 use forerun::{
-    Answer, AnswerEvent, Canceller, Commit, Forerun, Request, Statistics, TokenId, TokenOrigin,
+    Answer, AnswerEvent, Canceller, Commit, Engine, Request, Statistics, TokenId, TokenOrigin,
 };
 use std::cmp::Reverse;
 use std::ops::RangeInclusive;
@@ -43,7 +43,7 @@ pub(crate) struct Piece {
 impl Recording {
     /// Answers a prompt, and records the answer.
     pub(crate) fn of(
-        engine: &Forerun,
+        engine: &Engine,
         prompt: &str,
         request: &Request,
         canceller: &Canceller,

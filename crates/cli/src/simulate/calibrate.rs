@@ -7,7 +7,7 @@ use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
 use forerun::checkpoint::Checkpoint;
-use forerun::{DraftTokens, Forerun, Method, Options, Plan, TokenId};
+use forerun::{DraftTokens, Engine, Method, Options, Plan, TokenId};
 use forerun_bench::Provenance;
 use forerun_output::OutputFile;
 use forerun_sim::{Calibration, Parameters};
@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
     let failed = || cannot_write(&arguments.out);
     let mut out = OutputFile::create(&arguments.out).with_context(failed)?;
     let mut loader = progress::loader(arguments.pair.offline, true);
-    let engine = Forerun::open_with(&plan, &mut loader)?;
+    let engine = Engine::open_with(&plan, &mut loader)?;
     let drafter = Checkpoint::open(&loader.locate(&arguments.pair.draft_model)?)?;
     let layers = [engine.config(), drafter.config()].map(|config| config.num_hidden_layers);
     let prompts = prompts(arguments, &engine)?;
@@ -86,7 +86,7 @@ fn comment(arguments: &CalibrateArguments) -> String {
 }
 
 /// Cuts prompts to the same number of tokens, so that all cost the same; shorter ones are skipped.
-fn prompts(arguments: &CalibrateArguments, engine: &Forerun) -> anyhow::Result<Vec<Vec<TokenId>>> {
+fn prompts(arguments: &CalibrateArguments, engine: &Engine) -> anyhow::Result<Vec<Vec<TokenId>>> {
     let context = engine.config().max_position_embeddings;
     ensure!(
         arguments.prompt_tokens + arguments.max_tokens + ROWS[ROWS.len() - 1] <= context,

@@ -1,6 +1,6 @@
 //! Answers: a prompt and a request become a stream of events.
 
-use super::Forerun;
+use super::Engine;
 use crate::answer::Answer;
 use crate::answer_stream::{AnswerEvent, AnswerStream, Sink};
 use crate::error::ForerunError;
@@ -23,11 +23,11 @@ pub(crate) struct Continuation {
     pub(crate) method: Method,
 }
 
-impl Forerun {
+impl Engine {
     /// Continues a text and returns the whole answer, without streaming.
     ///
     /// # Errors
-    /// As [`Forerun::generate`].
+    /// As [`Engine::generate`].
     pub fn complete(&self, prompt: &str, request: &Request) -> Result<Answer, ForerunError> {
         self.generate(prompt, request, |_| ControlFlow::Continue(()))
     }
@@ -50,12 +50,12 @@ impl Forerun {
         self.generate_interruptibly(prompt, request, &Canceller::new(), on_text)
     }
 
-    /// Continues a text as [`Forerun::generate`] does. `canceller` stops the answer from another
+    /// Continues a text as [`Engine::generate`] does. `canceller` stops the answer from another
     /// thread, even during a forward pass; the answer then ends with
     /// [`Finish::Stopped`](crate::Finish::Stopped).
     ///
     /// # Errors
-    /// As [`Forerun::generate`].
+    /// As [`Engine::generate`].
     pub fn generate_interruptibly(
         &self,
         prompt: &str,
@@ -63,15 +63,30 @@ impl Forerun {
         canceller: &Canceller,
         on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, ForerunError> {
-        self.generate_tokens(self.encode_prompt(prompt)?, request, canceller, on_text)
+        let prompt = self.encode_prompt(prompt)?;
+        self.generate_tokens_interruptibly(prompt, request, canceller, on_text)
     }
 
-    /// Continues the given tokens as [`Forerun::generate_interruptibly`] continues a text. Nothing
-    /// is added to the prompt, not even BOS.
+    /// Continues the given tokens as [`Engine::generate`] continues a text. Nothing is added to the
+    /// prompt, not even BOS.
     ///
     /// # Errors
-    /// As [`Forerun::generate`].
+    /// As [`Engine::generate`].
     pub fn generate_tokens(
+        &self,
+        prompt: Vec<TokenId>,
+        request: &Request,
+        on_text: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, ForerunError> {
+        self.generate_tokens_interruptibly(prompt, request, &Canceller::new(), on_text)
+    }
+
+    /// Continues the given tokens as [`Engine::generate_tokens`] does, with a canceller as in
+    /// [`Engine::generate_interruptibly`].
+    ///
+    /// # Errors
+    /// As [`Engine::generate`].
+    pub fn generate_tokens_interruptibly(
         &self,
         prompt: Vec<TokenId>,
         request: &Request,
@@ -89,12 +104,12 @@ impl Forerun {
     /// text, and in the end the whole [`Answer`]. Dropping the iterator cancels the answer.
     ///
     /// ```
-    /// use forerun::{AnswerEvent, Forerun, Options, Plan, RandomPair, Request, TokenOrigin};
+    /// use forerun::{AnswerEvent, Engine, Options, RandomPair, Request, TokenOrigin};
     ///
     /// let pair = RandomPair::make()?;
-    /// let (model, draft_model) = (pair.target().into(), Some(pair.drafter().into()));
-    /// let options = Options { model, draft_model, ..Options::default() };
-    /// let engine = Forerun::open(&Plan::new(options)?)?;
+    /// let draft_model = Some(pair.drafter().into());
+    /// let options = Options { draft_model, ..Options::new(pair.target()) };
+    /// let engine = Engine::open(options)?;
     /// let request = Request { max_tokens: 16, ignore_eos: true, ..Request::default() };
     /// let (mut drafted, mut tokens) = (0, 0);
     /// for event in engine.stream("Once upon a time", &request)? {
@@ -124,12 +139,12 @@ impl Forerun {
         self.stream_tokens(prompt, request, self.plan.method(), &Canceller::new())
     }
 
-    /// Continues the given tokens as [`Forerun::stream`] continues a text, with a method that
-    /// [`Forerun::check_method`] accepts. Nothing is added to the prompt. `canceller` stops the
+    /// Continues the given tokens as [`Engine::stream`] continues a text, with a method that
+    /// [`Engine::check_method`] accepts. Nothing is added to the prompt. `canceller` stops the
     /// answer from another thread.
     ///
     /// # Errors
-    /// As [`Forerun::stream`].
+    /// As [`Engine::stream`].
     pub fn stream_tokens(
         &self,
         prompt: Vec<TokenId>,
@@ -143,7 +158,7 @@ impl Forerun {
         Ok(stream)
     }
 
-    /// Continues tokens as [`Forerun::generate_tokens`] does, within a sequence of several answers:
+    /// Continues tokens as [`Engine::generate_tokens`] does, within a sequence of several answers:
     /// the workers reuse the prefix of `prompt` that their caches hold, and keep the caches.
     pub(crate) fn continue_with(
         &self,

@@ -1,14 +1,14 @@
 //! What an engine checks before it answers: prompts, requests and grammars.
 
-use super::Forerun;
+use super::Engine;
 use crate::error::ForerunError;
 use crate::plan::Method;
 use crate::request::{Request, RequestError};
 use forerun_core::{Constraint, Sampling, TokenId};
 use forerun_text::{Grammar, GrammarError, LongText, SpecialTokens};
 
-impl Forerun {
-    /// Checks what [`Forerun::stream_tokens`] refuses, without starting the answer.
+impl Engine {
+    /// Checks what [`Engine::stream_tokens`] refuses, without starting the answer.
     ///
     /// # Errors
     /// If the prompt is empty or too long for the context, an option is out of range, or the
@@ -28,7 +28,7 @@ impl Forerun {
         Ok(())
     }
 
-    /// Encodes a text as [`Forerun::generate`] does.
+    /// Encodes a text as [`Engine::generate`] does.
     ///
     /// # Errors
     /// If the text is empty or too long for the context, or cannot be encoded.
@@ -68,7 +68,7 @@ impl Forerun {
     /// your own jobs and decoders. Only end tokens without text count.
     ///
     /// # Errors
-    /// As [`Forerun::check_grammar`], or if no end token is left.
+    /// As [`Engine::check_grammar`], or if no end token is left.
     pub fn constraint(
         &self,
         grammar: &Grammar,

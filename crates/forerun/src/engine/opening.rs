@@ -1,6 +1,6 @@
 //! Opening a plan: its models are loaded where they compute, and its workers start.
 
-use super::Forerun;
+use super::Engine;
 use crate::decoding::AnswerDecoders;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::drafter_context::DrafterContext;
@@ -159,9 +159,9 @@ impl OpenedPlan {
         self,
         workers: Box<dyn Workers>,
         patterns: &[DraftPattern],
-    ) -> Forerun {
+    ) -> Engine {
         let Self { plan, config, tokenizer, translates, drafter_context, loaded } = self;
-        Forerun {
+        Engine {
             learned: Mutex::new(AnswerDecoders::new(&plan, patterns)),
             plan,
             config,

@@ -1,6 +1,6 @@
 //! The speed of plain decoding, with which methods are compared.
 
-use super::Forerun;
+use super::Engine;
 use crate::answer_stream::AnswerEvent;
 use crate::error::ForerunError;
 use crate::plan::Method;
@@ -9,13 +9,13 @@ use forerun_core::TokenId;
 use forerun_runtime::Canceller;
 use std::time::{Duration, Instant};
 
-impl Forerun {
+impl Engine {
     /// Measures how long plain decoding takes for a token after the given tokens, in nanoseconds:
     /// the median of `count` tokens. Returns `None` if the context has no room for them, if they
     /// would take more than four seconds, or if `canceller` stops the measurement before.
     ///
     /// # Errors
-    /// As [`Forerun::stream`].
+    /// As [`Engine::stream`].
     pub fn plain_token_ns(
         &self,
         tokens: Vec<TokenId>,

@@ -13,6 +13,9 @@ use std::str::FromStr;
 ///
 /// Parsed from and displayed as `autoregressive`, `speculative`, `pearl`, `dsi`, `ssd` and `auto`.
 /// Methods with the same name are equal. A method of your own cannot be parsed.
+///
+/// The methods are constants, so that your own can join them. Compare them with `==`; a `match`
+/// cannot name them.
 #[derive(Clone, Copy)]
 pub struct Method(&'static MethodEntry);
 

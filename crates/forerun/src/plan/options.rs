@@ -8,20 +8,20 @@ use forerun_decode::PearlOptions;
 use forerun_draft::CalibrationPolicy;
 use forerun_formats::{CacheType, WeightTypes};
 use forerun_runtime::Placement;
+use std::path::{Path, PathBuf};
 
 /// The models, the method, the drafter and the devices that [`Plan::new`](super::Plan::new) checks.
 ///
-/// Every field but `model` has a default. A draft model alone gives speculative decoding with an
-/// automatic draft length.
+/// Every field but `model` has a default ([`Options::new`]); a path or text alone converts to such
+/// options. A draft model alone gives speculative decoding with an automatic draft length.
 ///
 /// ```
 /// use forerun::{DraftTokens, DrafterKind, Method, Options};
 ///
 /// // Speculative decoding with a draft model.
 /// let speculative = Options {
-///     model: "models/target".into(),
 ///     draft_model: Some("models/drafter".into()),
-///     ..Options::default()
+///     ..Options::new("models/target")
 /// };
 ///
 /// // PEARL, with drafts of four tokens, on cores of your choice.
@@ -43,7 +43,10 @@ use forerun_runtime::Placement;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The target: a Hugging Face directory, a llama2.c file, or a model of the hub.
+    /// The target: a GGUF file, a Hugging Face directory, a llama2.c file, or a model of the hub.
+    ///
+    /// A text is a path if that exists. Otherwise, with the feature `hub`, `owner/name` is a model
+    /// of the hub ([`ModelSource`]).
     pub model: ModelSource,
     /// The drafter's checkpoint: a model, or a drafter trained for the target.
     pub draft_model: Option<ModelSource>,
@@ -109,4 +112,42 @@ pub struct Options {
     pub layers: Option<LayerStrategy>,
     /// When [`DrafterKind::EasySpec`] recomputes approximate rows of the drafter's cache exactly.
     pub calibration: Option<CalibrationPolicy>,
+}
+
+impl Options {
+    /// Returns the options of plain decoding of a model.
+    #[must_use]
+    pub fn new(model: impl Into<ModelSource>) -> Self {
+        Self { model: model.into(), ..Self::default() }
+    }
+}
+
+impl From<ModelSource> for Options {
+    fn from(model: ModelSource) -> Self {
+        Self::new(model)
+    }
+}
+
+impl From<&str> for Options {
+    fn from(model: &str) -> Self {
+        Self::new(model)
+    }
+}
+
+impl From<String> for Options {
+    fn from(model: String) -> Self {
+        Self::new(model)
+    }
+}
+
+impl From<&Path> for Options {
+    fn from(model: &Path) -> Self {
+        Self::new(model)
+    }
+}
+
+impl From<PathBuf> for Options {
+    fn from(model: PathBuf) -> Self {
+        Self::new(model)
+    }
 }

@@ -3,9 +3,7 @@
 use crate::mutants::{ChangedKeys, Models, Mutant, Setup, SharedModels, mutants};
 use crate::tables::rows_of;
 use forerun::checkpoint::{Checkpoint, Config};
-use forerun::{
-    Canceller, Forerun, ForerunError, Loader, Method, Options, Plan, Request, VerificationChoice,
-};
+use forerun::{Canceller, ForerunError, Loader, Method, Options, Request, VerificationChoice};
 use forerun_certify::{
     Certifier, CertifyOptions, Comparison, Outcome, PlainAnswers, Subject, SubjectAnswer,
 };
@@ -206,14 +204,14 @@ impl Randomness for NumbersOfAnswer {
 struct DecodingSetup<'a> {
     setup: Setup,
     /// The engine whose tokenizer and grammars it uses.
-    plain: &'a Forerun,
+    plain: &'a forerun::Engine,
     numbers: NumbersOfAnswer,
     randomness: Arc<dyn Randomness + Send + Sync>,
     cluster: RefCell<InlineCluster>,
 }
 
 impl<'a> DecodingSetup<'a> {
-    fn new(setup: Setup, checkpoints: &Checkpoints, plain: &'a Forerun) -> Self {
+    fn new(setup: Setup, checkpoints: &Checkpoints, plain: &'a forerun::Engine) -> Self {
         let numbers = KeyedRandomness { seed: 0, sample: 0 };
         let numbers = NumbersOfAnswer(Arc::new(Mutex::new(numbers)));
         let changed = ChangedKeys { randomness: numbers.clone(), change: setup.keys };
@@ -288,14 +286,14 @@ impl Subject for DecodingSetup<'_> {
 struct Laboratory {
     folders: Folders,
     checkpoints: Rc<Checkpoints>,
-    engine: Forerun,
+    engine: forerun::Engine,
 }
 
 impl Laboratory {
     fn open(pair: Pair) -> Self {
         let folders = Folders::write(pair);
         let checkpoints = Rc::new(Checkpoints::open(&folders));
-        let engine = Forerun::open(&Plan::new(Self::plain(&folders)).unwrap()).unwrap();
+        let engine = forerun::Engine::open(Self::plain(&folders)).unwrap();
         Self { folders, checkpoints, engine }
     }
 

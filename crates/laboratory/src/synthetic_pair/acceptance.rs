@@ -1,9 +1,7 @@
 //! Measures the acceptance of a synthetic pair by speculative decoding.
 
 use super::SyntheticPairError;
-use forerun::{
-    Canceller, DraftTokens, Forerun, Loader, Method, Options, Plan, Request, VerificationChoice,
-};
+use forerun::{DraftTokens, Engine, Loader, Method, Options, Plan, Request, VerificationChoice};
 use forerun_core::trace::{SpanKind, SpanOutcome, Trace};
 use forerun_core::{SamplingOptions, TokenId, Verification};
 use std::collections::HashSet;
@@ -48,8 +46,7 @@ pub(super) struct AcceptanceMeasurement<'a> {
 }
 
 /// Returns the tokens of the prompt with a seed.
-pub(super) type PromptOf<'a> =
-    &'a dyn Fn(&Forerun, u64) -> Result<Vec<TokenId>, SyntheticPairError>;
+pub(super) type PromptOf<'a> = &'a dyn Fn(&Engine, u64) -> Result<Vec<TokenId>, SyntheticPairError>;
 
 /// Measures the acceptance of the pair on disk, by speculative decoding of prompts.
 pub(super) fn measure_pair(
@@ -63,7 +60,7 @@ pub(super) fn measure_pair(
         draft_tokens: DraftTokens::Fixed(DRAFT_TOKENS),
         ..Options::default()
     })?;
-    let engine = Forerun::open_with(&plan, &mut Loader::new().offline(true))?;
+    let engine = Engine::open_with(&plan, &mut Loader::new().offline(true))?;
     let mut counts = AcceptanceCounts::default();
     for &seed in &measurement.seeds {
         let tokens = (measurement.prompt)(&engine, seed)?;
@@ -79,7 +76,7 @@ pub(super) fn measure_pair(
             ..Request::default()
         };
         let go_on = |_: &str| ControlFlow::Continue(());
-        let answer = engine.generate_tokens(tokens.clone(), &request, &Canceller::new(), go_on)?;
+        let answer = engine.generate_tokens(tokens.clone(), &request, go_on)?;
         counts.add(tokens, &answer.tokens, &answer.trace);
     }
     Ok(counts.acceptance())
@@ -175,15 +172,14 @@ mod tests {
             draft_tokens: DraftTokens::Fixed(3),
             ..Options::default()
         });
-        let engine = Forerun::open(&plan.unwrap()).unwrap();
+        let engine = Engine::open_plan(&plan.unwrap()).unwrap();
         let request = Request { max_tokens: 60, ignore_eos: true, ..Request::default() };
         let mut counts = AcceptanceCounts::default();
         let (mut tested, mut accepted) = (0, 0);
         for _ in 0..2 {
             let prompt = random_tokens(5, PROMPT_TOKENS, 258);
             let go_on = |_: &str| ControlFlow::Continue(());
-            let answer =
-                engine.generate_tokens(prompt.clone(), &request, &Canceller::new(), go_on).unwrap();
+            let answer = engine.generate_tokens(prompt.clone(), &request, go_on).unwrap();
             counts.add(prompt, &answer.tokens, &answer.trace);
             tested += answer.statistics.tested.iter().sum::<u64>() as usize;
             accepted += answer.statistics.accepted.iter().sum::<u64>() as usize;

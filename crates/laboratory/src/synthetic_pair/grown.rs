@@ -12,7 +12,7 @@ use super::{
     check_goal, write, write_error,
 };
 use forerun::text::Tokenizer;
-use forerun::{ChatTemplate, Forerun, Loader, Message, ModelSource};
+use forerun::{ChatTemplate, Engine, Loader, Message, ModelSource};
 use forerun_core::TokenId;
 use forerun_cpu::Team;
 use forerun_formats::checkpoint::Dtype;
@@ -106,7 +106,7 @@ pub fn grow_pair(
     let template = ChatTemplate::default_source(&drafter)?;
     let template = template.map(|_| ChatTemplate::from_checkpoint(&drafter)).transpose();
     let template = template?;
-    let prompt = |engine: &Forerun, seed: u64| -> Result<Vec<TokenId>, SyntheticPairError> {
+    let prompt = |engine: &Engine, seed: u64| -> Result<Vec<TokenId>, SyntheticPairError> {
         let text = &options.prompts[seed as usize];
         Ok(match &template {
             None => engine.encode_prompt(text)?,

@@ -17,7 +17,7 @@ use acceptance::{
     AcceptanceMeasurement, DRAFT_TOKENS, PROMPT_TOKENS, measure_pair, prompt_seed, random_tokens,
 };
 use forerun::text::{ChatTemplateError, EncodeError, TokenizerError};
-use forerun::{Forerun, ForerunError, PlanError};
+use forerun::{Engine, ForerunError, PlanError};
 use forerun_cpu::TeamError;
 use forerun_formats::checkpoint::random::{SYNTHETIC_PAIR, SyntheticWeights, byte_pair_tokenizer};
 use forerun_formats::checkpoint::{Dtype, LoadError};
@@ -243,7 +243,7 @@ pub fn make_pair(
     weights.write_drafter(&drafter)?;
     write_tokenizer(options, &drafter)?;
     let random_prompt =
-        |_: &Forerun, seed| Ok(random_tokens(seed, PROMPT_TOKENS, options.target.vocab_size));
+        |_: &Engine, seed| Ok(random_tokens(seed, PROMPT_TOKENS, options.target.vocab_size));
     let try_epsilon = |epsilon: f32, prompts: usize, other_prompts: bool| {
         weights.write_target(&target, epsilon)?;
         write_tokenizer(options, &target)?;

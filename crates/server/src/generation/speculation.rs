@@ -1,6 +1,6 @@
 //! How one answer is decoded, as its request asks.
 
-use forerun::{Forerun, Method, MethodError, Request, Tree};
+use forerun::{Engine, Method, MethodError, Request, Tree};
 use serde::Deserialize;
 
 /// How an answer is decoded, instead of as the engine's plan says. It does not change the
@@ -51,7 +51,7 @@ impl Speculation {
     /// If the engine does not have the method or the drafter, or cannot draft so.
     pub fn apply(
         &self,
-        forerun: &Forerun,
+        forerun: &Engine,
         request: &mut Request,
     ) -> Result<Method, SpeculationError> {
         let wrong = |option, message| SpeculationError { option, message };

@@ -3,7 +3,7 @@
 use super::{Facts, KeepAlive, LoadFailure, Model, ModelOptions};
 use crate::metrics::Metrics;
 use forerun::checkpoint::ModelSummary;
-use forerun::{ChatTemplate, Forerun};
+use forerun::{ChatTemplate, Engine};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ impl Entry {
     }
 
     /// Returns a model that is loaded and stays so.
-    pub(super) fn loaded(options: ModelOptions, forerun: Forerun, template: ChatTemplate) -> Self {
+    pub(super) fn loaded(options: ModelOptions, forerun: Engine, template: ChatTemplate) -> Self {
         let entry = Self { stays: true, ..Self::new(options) };
         let metrics = Arc::clone(&entry.metrics);
         let model = Model::new(&entry.options, (forerun, template), metrics, 0);

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{ChatTemplate, Forerun, Options, Plan, RandomPair, Request};
+use forerun::{ChatTemplate, Engine, Options, RandomPair, Request};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_server::{Models, Server, ServerOptions};
@@ -36,22 +36,22 @@ pub(crate) fn server_options() -> ServerOptions {
     ServerOptions::new("127.0.0.1:0".parse().unwrap())
 }
 
-pub(crate) fn open(target: &Path, drafter: Option<&Path>) -> Forerun {
+pub(crate) fn open(target: &Path, drafter: Option<&Path>) -> Engine {
     let (model, draft_model) = (target.into(), drafter.map(Into::into));
     let options = Options { model, draft_model, ..Options::default() };
-    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    Engine::open(options).unwrap()
 }
 
-pub(crate) fn engine(pair: &RandomPair) -> Forerun {
+pub(crate) fn engine(pair: &RandomPair) -> Engine {
     open(pair.target(), Some(pair.drafter()))
 }
 
 /// An engine whose answers may be so long that no test sees their end.
-pub(crate) fn endless_engine() -> Forerun {
+pub(crate) fn endless_engine() -> Engine {
     engine_with_context(1 << 20)
 }
 
-pub(crate) fn engine_with_context(context: usize) -> Forerun {
+pub(crate) fn engine_with_context(context: usize) -> Engine {
     let config = Config { max_position_embeddings: context, ..example_config() };
     let folder = tempfile::tempdir().unwrap();
     write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();
@@ -62,18 +62,18 @@ pub(crate) fn serve_with(pair: &RandomPair, change: impl FnOnce(&mut ServerOptio
     serve_engine(engine(pair), change)
 }
 
-pub(crate) fn serve_engine(engine: Forerun, change: impl FnOnce(&mut ServerOptions)) -> Running {
+pub(crate) fn serve_engine(engine: Engine, change: impl FnOnce(&mut ServerOptions)) -> Running {
     let mut options = server_options();
     options.drain = Duration::from_secs(60);
     change(&mut options);
     run(Server::bind(options).unwrap(), engine)
 }
 
-pub(crate) fn run(server: Server, engine: Forerun) -> Running {
+pub(crate) fn run(server: Server, engine: Engine) -> Running {
     run_with(server, engine, ChatTemplate::plain().unwrap())
 }
 
-pub(crate) fn run_with(server: Server, engine: Forerun, template: ChatTemplate) -> Running {
+pub(crate) fn run_with(server: Server, engine: Engine, template: ChatTemplate) -> Running {
     run_models(server, Models::of_one(MODEL, engine, template, None))
 }
 

@@ -1,7 +1,7 @@
 //! The fields of a request that say what an answer's text must look like.
 
 use crate::api::error::ApiError;
-use forerun::{Forerun, Grammar};
+use forerun::{Engine, Grammar};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -92,7 +92,7 @@ impl StructureFields {
     }
 
     /// Returns the grammar of the answers, checked for the model.
-    pub(crate) fn grammar(&self, forerun: &Forerun) -> Result<Option<Grammar>, ApiError> {
+    pub(crate) fn grammar(&self, forerun: &Engine) -> Result<Option<Grammar>, ApiError> {
         let mut grammars = self.grammars()?;
         let Some((field, grammar)) = grammars.next() else { return Ok(None) };
         if let Some((other, _)) = grammars.next() {
