@@ -200,7 +200,7 @@ impl Engines {
             chat_error(match error {
                 EncodeError::Template(error) => error.into(),
                 EncodeError::Tokenizer(error) => ForerunError::from(error).into(),
-                EncodeError::TooLong { bytes, tokens } => {
+                EncodeError::TooLong { bytes, tokens, .. } => {
                     ChatError::FarTooLong { bytes, tokens, context }
                 }
             })

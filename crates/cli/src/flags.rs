@@ -24,16 +24,46 @@ const OTHER_NAMES: [(&str, &str); 9] = [
 /// becomes `--draft-model`, and `drafter = easyspec` becomes `--drafter easyspec`. Other text in
 /// backticks stays as it is.
 pub(crate) fn with_flags(message: &str) -> String {
-    let root = Arguments::command();
-    let mut command = &root;
+    let (root, line): (_, Vec<String>) = (Arguments::command(), std::env::args().collect());
+    as_typed(&with_flags_of(message, running(&root, &line)), &root, &line)
+}
+
+/// Returns the command of a line.
+fn running<'a>(root: &'a Command, line: &[String]) -> &'a Command {
+    let mut command = root;
     // An interpreter may stand before the program: `python forerun generate`.
-    for argument in std::env::args().skip_while(|word| root.find_subcommand(word).is_none()) {
-        match command.find_subcommand(&argument) {
+    for word in line.iter().skip_while(|word| root.find_subcommand(word).is_none()) {
+        match command.find_subcommand(word) {
             Some(subcommand) => command = subcommand,
             None => break,
         }
     }
-    with_flags_of(message, command)
+    command
+}
+
+/// Returns the message with the aliases of flags that the line has, in place of the flags.
+pub(crate) fn as_typed(message: &str, root: &Command, line: &[String]) -> String {
+    let is_on_line = |name: &str| line.iter().any(|word| word.split('=').next() == Some(name));
+    let mut text = message.to_owned();
+    for argument in running(root, line).get_arguments() {
+        let Some(flag) = argument.get_long().map(|long| format!("--{long}")) else { continue };
+        let aliases = argument.get_all_aliases().unwrap_or_default();
+        let mut aliases = aliases.into_iter().map(|alias| format!("--{alias}"));
+        if let Some(typed) = aliases.find(|alias| is_on_line(alias) && !is_on_line(&flag)) {
+            text = with_whole_words(&text, &flag, &typed);
+        }
+    }
+    text
+}
+
+/// Replaces a flag where it is not the beginning of a longer one.
+fn with_whole_words(text: &str, from: &str, to: &str) -> String {
+    let mut parts = text.split(from);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, rest| {
+        let is_longer = rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
+        text + if is_longer { from } else { to } + rest
+    })
 }
 
 /// Returns the message with every option as a flag of this command, which may be another program's.
@@ -119,6 +149,18 @@ mod tests {
         }
         let error = SamplingError::TopP(1.5).to_string();
         assert!(replace_for("generate", &error).starts_with("--top-p is 1.5"), "{error}");
+    }
+
+    #[test]
+    fn an_alias_is_named_as_it_was_typed() {
+        let typed = |line: &str| {
+            let line: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            as_typed("--draft-tokens is 99, --draft-tokens-x", &Arguments::command(), &line)
+        };
+        let kept = "--draft-tokens is 99, --draft-tokens-x";
+        assert_eq!(typed("forerun generate --draft-max=99"), "--draft-max is 99, --draft-tokens-x");
+        assert_eq!(typed("forerun generate --draft-tokens 99"), kept);
+        assert_eq!(typed("forerun devices --draft-max 99"), kept);
     }
 
     /// Even if the command has a flag with the same name.

@@ -8,7 +8,7 @@ use clap::Command;
 use std::ffi::OsString;
 
 /// What stands in place of other engines' options.
-const OTHERS: [(&str, &str); 35] = [
+const OTHERS: [(&str, &str); 41] = [
     ("-ngl", "use --gpu-layers N, or --placement target=gpu:0 for all layers"),
     ("-md", "use --draft-model MODEL"),
     ("-ngld", "use --placement drafter=gpu:0,target=gpu:0,shared"),
@@ -42,6 +42,12 @@ const OTHERS: [(&str, &str); 35] = [
     ("--flash-attn", "it is not needed, because there is one kind of attention"),
     ("-b", BATCH),
     ("-ub", BATCH),
+    ("--batch-size", BATCH),
+    ("--ubatch-size", BATCH),
+    ("--draft-min", "use --draft-tokens auto, which drafts as far as it pays"),
+    ("--mirostat", "use --min-p or --top-p"),
+    ("--no-mmap", "it is not needed, because forerun copies weights as the kernels read them"),
+    ("--repeat-last-n", "use --repetition-penalty, which looks at the whole text"),
     ("-cb", "it is not needed, because answers always share passes"),
     ("--jinja", "it is not needed, because chat templates are always Jinja"),
 ];
@@ -83,6 +89,9 @@ pub(crate) fn hint(root: &Command, line: &[OsString]) -> Option<String> {
     {
         return Some(format!("there is no command {first}: {ours}"));
     }
+    if let Some(first) = words.peek().filter(|word| word.ends_with(".gguf")) {
+        return Some(format!("there is no command {first}: use forerun run {first}"));
+    }
     for word in words.take_while(|word| *word != "--") {
         if let Some(inner) = command.find_subcommand(word) {
             command = inner;
@@ -101,8 +110,9 @@ pub(crate) fn hint(root: &Command, line: &[OsString]) -> Option<String> {
         {
             return Some(format!("there is no option {name}: {ours}"));
         }
-        let long = name.strip_prefix('-').filter(|long| long.len() > 1);
-        if let Some(long) = long.filter(|long| option(command, long).is_some()) {
+        let long = name.trim_start_matches('-').replace('_', "-");
+        let is_ours = long.len() > 1 && option(command, &long).is_some();
+        if name.starts_with('-') && is_ours {
             return Some(format!("there is no option {name}: use --{long}"));
         }
     }
@@ -112,7 +122,7 @@ pub(crate) fn hint(root: &Command, line: &[OsString]) -> Option<String> {
 /// Returns whether a command has an option of exactly this name: `-s`, not `-s5`.
 fn is_option(command: &Command, name: &str) -> bool {
     if let Some(long) = name.strip_prefix("--") {
-        return option(command, long).is_some();
+        return !long.contains('_') && option(command, long).is_some();
     }
     let mut letters = name.strip_prefix('-').unwrap_or_default().chars();
     let (Some(letter), None) = (letters.next(), letters.next()) else { return false };
@@ -157,6 +167,14 @@ mod tests {
             ("chat demo -i", "-i: it is not needed"),
             ("run demo -fa on", "-fa: it is not needed"),
             ("generate demo -p x -fa", "-fa: it is not needed"),
+            ("generate -m demo -p x -fa on", "-fa: it is not needed"),
+            ("run demo --top_k 40", "--top_k: use --top-k"),
+            ("run demo --no-mmap", "--no-mmap: it is not needed"),
+            ("generate demo -p x --mirostat 2", "--mirostat: use --min-p"),
+            ("run demo --repeat-last-n 64", "--repeat-last-n: use --repetition-penalty"),
+            ("run demo --batch-size 64", "--batch-size: it is not needed"),
+            ("run demo --draft-min 2", "--draft-min: use --draft-tokens auto"),
+            ("model.gguf", "model.gguf: use forerun run model.gguf"),
             ("run demo -mg 0", "-mg: use --placement"),
             ("run demo -tb 2", "-tb: use --threads"),
             ("run demo -tp 2", "-tp: use --placement"),

@@ -14,9 +14,9 @@ use forerun::method::DraftLength;
 use forerun::text::{GrammarKind, Tokenizer};
 use forerun::trace::Trace;
 use forerun::{
-    Answer, AnswerEvent, AnswerStream, Canceller, Engine, Finish, ForerunError, Grammar, Lookup,
-    ModelSource, Options, Plan, Request, RequestError, SamplingOptions, TokenId, TokenLogprob,
-    Verification, VerificationChoice,
+    Answer, AnswerEvent, AnswerStream, Canceller, ChatTemplate, Engine, Finish, ForerunError,
+    Grammar, Lookup, ModelSource, Options, Plan, Request, RequestError, SamplingOptions, TokenId,
+    TokenLogprob, Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -98,6 +98,9 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     detail_plan(&engine);
     request = suggested_sampling(request, &arguments.answers, &engine)?;
+    if !arguments.json && is_raw_text_for_a_chat(&engine, &prompt_text) {
+        note("the model has a chat template, but this continues raw text: forerun run answers");
+    }
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
     let mut output = Output::new(arguments.json);
@@ -130,6 +133,16 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         true => ExitCode::from(interrupted()),
         false => exit_code(&request, &answer, false),
     })
+}
+
+/// Returns whether the model has a chat template of its own, and the prompt has none of the special
+/// tokens that templates write.
+fn is_raw_text_for_a_chat(engine: &Engine, prompt: &str) -> bool {
+    let tokenizer = engine.tokenizer();
+    let is_embedded = matches!(engine.plan().model(), ModelSource::Embedded(_));
+    let template = || ChatTemplate::default_source(tokenizer.file()).ok().flatten();
+    let has_special = || tokenizer.special_tokens().iter().any(|text| prompt.contains(&**text));
+    !is_embedded && !has_special() && template().is_some()
 }
 
 /// Exit status after an answer that was cut before its structure was complete.
@@ -228,7 +241,8 @@ fn compared_with_plain(
     let own_ns = (last.at_ns - first.at_ns) as f64 / after_first as f64;
     let kept: u64 = statistics.accepted.iter().sum();
     Ok(Some(format!(
-        "{:.1} × plain decoding: {kept} of {} drafted tokens kept",
+        "{:.1} × plain decoding: {kept} of {} drafted tokens kept; those after a rejected one are not \
+         tested",
         plain_ns / own_ns,
         statistics.draft_tokens
     )))
@@ -566,7 +580,11 @@ fn report(
         let additional = plan.additional_drafters().iter().map(|drafter| format!(" + {drafter}"));
         let additional = additional.chain(lookup_name(plan));
         let drafters = plan.drafter().to_string() + &additional.collect::<String>();
-        note(format_args!("{}, {drafters}: {}", plan.method(), summary(engine, answer)));
+        let decoding = match plan.method().drafts() {
+            true => format!("{}, {drafters}", plan.method()),
+            false => "plain decoding".to_owned(),
+        };
+        note(format_args!("{decoding}: {}", summary(engine, answer)));
     }
     Ok(())
 }

@@ -150,6 +150,13 @@ fn arguments(line: Vec<OsString>) -> anyhow::Result<(Arguments, Vec<String>)> {
     if !given.sources.is_empty() && error.use_stderr() {
         note(format_args!("further options come from {}", given.sources.join(", ")));
     }
+    let line: Vec<String> =
+        given.line.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let message = error.render().to_string();
+    let typed = flags::as_typed(&message, &root, &line);
+    if error.use_stderr() && typed != message {
+        anyhow::bail!("{}", typed.trim_start_matches("error: ").trim_end());
+    }
     error.exit()
 }
 

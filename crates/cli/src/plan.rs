@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow, bail};
 use forerun::{Canceller, DraftTokens, Placement, Tree};
 use forerun_bench::planning::{
     CheckOptions, Checked, Laboratory, MeasurementOptions, MeasuringProgress, PlanningError,
-    check_drafts, median_error, median_noise, plan_file, plan_options, settings,
+    Setting, check_drafts, median_error, median_noise, plan_file, plan_options, settings,
 };
 use forerun_bench::{Provenance, suite};
 use forerun_output::OutputFile;
@@ -20,7 +20,7 @@ use forerun_sim::planning::{
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         let profile =
             limited(profile, &arguments.engine).with_context(|| file.display().to_string())?;
         let ranking = rank(&profile, &drafts)?;
-        finish(&arguments, &profile, &ranking, None)?;
+        finish(&arguments, &profile, &ranking, None, "")?;
         return Ok(ExitCode::SUCCESS);
     }
     if use_demonstration(&mut arguments.engine, padded_pair())? {
@@ -82,11 +82,14 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let is_limited = arguments.seconds > 0 && !arguments.check;
     if is_limited {
         let seconds = arguments.seconds;
-        note(format_args!("this takes up to {seconds} seconds; {INTERRUPT}"));
+        note(format_args!(
+            "this takes up to {seconds} seconds, or as long as plain decoding and one method need; \
+             {INTERRUPT}"
+        ));
     }
     let all = laboratory.settings();
     let mut task = None;
-    let profile = laboratory.measure(|progress| show(&mut task, is_limited, progress));
+    let profile = laboratory.measure(|progress| show(&mut task, all, is_limited, progress));
     drop(task);
     let was_interrupted = canceller.is_cancelled();
     let profile = match profile {
@@ -97,8 +100,8 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         profile => profile?,
     };
     let left_out = laboratory.left_out();
-    if left_out > 0 && is_limited && !was_interrupted {
-        let measured = all - left_out;
+    let measured = all - left_out.len();
+    if !left_out.is_empty() && is_limited && !was_interrupted {
         let seconds = started.elapsed().as_secs_f64() * all as f64 / measured.max(1) as f64;
         note(format_args!(
             "measured {measured} of {all} combinations of method, drafter and placement: \
@@ -113,9 +116,10 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
             .with_context(|| cannot_write(path))?;
         note(format_args!("wrote {}", path.display()));
     }
+    let extent = extent(&profile, left_out, all);
     let ranking = rank(&profile, &drafts)?;
     let checked = (arguments.check && !was_interrupted).then(|| laboratory.checked(&ranking));
-    finish(&arguments, &profile, &ranking, checked.as_deref())?;
+    finish(&arguments, &profile, &ranking, checked.as_deref(), &extent)?;
     Ok(match was_interrupted {
         true => ExitCode::from(interrupted()),
         false => ExitCode::SUCCESS,
@@ -124,9 +128,33 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
 
 const INTERRUPT: &str = "Ctrl-C ends it with the best so far";
 
+/// Says how many combinations were measured, and which methods were not, if some were left out.
+fn extent(profile: &HardwareProfile, left_out: &[Setting], all: usize) -> String {
+    let method = |setting: &Setting| setting.plan.method().to_string();
+    let is_measured = |name: &String| profile.timings.iter().any(|timing| timing.method == *name);
+    let methods: BTreeSet<_> =
+        left_out.iter().map(method).filter(|name| !is_measured(name)).collect();
+    let methods: Vec<_> = methods.into_iter().collect();
+    let measured = all - left_out.len();
+    match (left_out.is_empty(), methods.is_empty()) {
+        (true, _) => String::new(),
+        (_, true) => format!(" of {measured} of {all} combinations"),
+        _ => format!(" of {measured} of {all} combinations, without {}", methods.join(", ")),
+    }
+}
+
 /// Shows how far measurements are. If nothing else limits their time, the first line says how long
-/// they are expected to take.
-fn show(task: &mut Option<Task>, is_limited: bool, progress: MeasuringProgress<'_>) {
+/// they are expected to take. Off a terminal, each of the `settings` has a line.
+fn show(
+    task: &mut Option<Task>,
+    settings: usize,
+    is_limited: bool,
+    progress: MeasuringProgress<'_>,
+) {
+    // They are measured again in later rounds.
+    if progress.done < settings && !std::io::stderr().is_terminal() {
+        note(format_args!("measuring {}", progress.setting));
+    }
     let MeasuringProgress { setting, done, all, left: Some(left) } = progress else { return };
     let task = task.get_or_insert_with(|| {
         if !is_limited {
@@ -243,17 +271,22 @@ fn origin() -> String {
     )
 }
 
-/// Writes the plan file, and prints the ranking.
+/// Writes the plan file, and prints the ranking. `extent`: which combinations were measured.
 fn finish(
     arguments: &PlanArguments,
     profile: &HardwareProfile,
     ranking: &[Prediction],
     checked: Option<&[Checked]>,
+    extent: &str,
 ) -> anyhow::Result<()> {
     let Some(best) = ranking.first() else { bail!("there is no configuration to plan") };
     let comment = format!(
         "{:.1} tokens/s, {:.2} times plain decoding (simulated, on {} costs of {})\n{}",
-        best.tokens_per_second, best.speedup, profile.source, profile.hardware, best.reason
+        best.tokens_per_second,
+        best.lasting_speedup(),
+        profile.source,
+        profile.hardware,
+        best.reason
     );
     let text = plan_file(profile, best, &comment);
     let failed = || cannot_write(&arguments.out);
@@ -272,7 +305,7 @@ fn finish(
         writeln!(output, "{}", serde_json::to_string_pretty(&report)?).context(OUTPUT_FAILED)?;
     } else {
         let page = page(profile, ranking, check.as_ref(), arguments.top);
-        let verdict = verdict(profile, ranking, best);
+        let verdict = verdict(profile, ranking, best, extent);
         write!(output, "{page}\n{verdict}").context(OUTPUT_FAILED)?;
     }
     note(format_args!("wrote {}: use it with --config", Path::display(&arguments.out)));
@@ -282,30 +315,38 @@ fn finish(
 /// The options of a plan that say how to draft.
 const OF_DRAFTING: [&str; 5] = ["method", "drafter", "draft-tokens", "tree", "placement"];
 
-/// Returns whether drafting pays, in a sentence, and the command with the best options.
 /// The speedup from which drafting pays for sure.
 const LEAST_GAIN: f64 = 1.03;
 
-fn verdict(profile: &HardwareProfile, ranking: &[Prediction], best: &Prediction) -> String {
+/// Returns whether drafting pays, in a sentence, and the command with the best options.
+fn verdict(
+    profile: &HardwareProfile,
+    ranking: &[Prediction],
+    best: &Prediction,
+    extent: &str,
+) -> String {
     let plain = ranking.iter().find(|found| found.drafter.is_none());
-    let plain_speed = speed(plain.map_or(0.0, |plain| plain.tokens_per_second));
+    let plain_tokens = plain.map_or(0.0, |plain| plain.tokens_per_second);
+    let plain_speed = speed(plain_tokens);
+    let speedup = best.lasting_speedup();
     let options = plan_options(profile, best);
-    let sentence = if best.drafter.is_some() && best.speedup < LEAST_GAIN {
+    let sentence = if best.drafter.is_some() && speedup < LEAST_GAIN {
         format!(
             "No: nothing is clearly faster here than plain decoding ({plain_speed} tokens a \
              second). The best is {}, with {}.",
             name(best),
-            speed(best.tokens_per_second)
+            speed(plain_tokens * speedup)
         )
     } else if best.drafter.is_some() {
         let drafting = options.iter().filter(|(name, _)| OF_DRAFTING.contains(name));
-        let (drafting, speedup) = (flags(drafting), best.speedup);
+        let drafting = flags(drafting);
         let times = if speedup < 1.1 { format!("{speedup:.2}") } else { format!("{speedup:.1}") };
         format!(
             "Yes: with `{}`, generation is {times} times as fast as plain decoding \
-             ({} against {plain_speed} tokens a second).",
+             ({} against {plain_speed} tokens a second). This is predicted from {} costs{extent}.",
             drafting.trim_start(),
-            speed(best.tokens_per_second)
+            speed(plain_tokens * speedup),
+            profile.source
         )
     } else {
         match ranking.iter().find(|found| found.drafter.is_some()) {
@@ -363,7 +404,8 @@ fn page(
     top: usize,
 ) -> String {
     let mut page = format!(
-        "Simulated speeds on {} costs of {}: {} configurations\n\n",
+        "Simulated speeds of answers of {} tokens on {} costs of {}: {} configurations\n\n",
+        profile.answer_tokens,
         profile.source,
         profile.hardware,
         ranking.len()

@@ -115,7 +115,11 @@ fn answer(
         // was chosen.
         let mut out = std::io::stdout();
         writeln!(out, "listening on http://{address}").and_then(|()| out.flush()).ok();
-        note(format_args!("serving {name}, up to {parallel} answers at a time"));
+        note(format_args!(
+            "serving {name}, up to {} answers at a time: open http://{address} in a browser; the \
+             base_url of OpenAI's clients is http://{address}/v1",
+            parallel
+        ));
         stopped.recv().ok();
     };
     server.run(models, until_stopped)?;

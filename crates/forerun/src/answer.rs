@@ -152,7 +152,7 @@ impl Answer {
             let shown: Vec<String> =
                 rates.iter().map(|rate| format!("{:.0}", rate * 100.0)).collect();
             line += &format!(
-                " | MAT {:.2} | accepted {:.0} %, by position {} %",
+                " | {:.2} tokens a pass (MAT) | accepted {:.0} % of tested draft tokens, by position {} %",
                 statistics.mean_accepted_tokens(),
                 statistics.acceptance_rate() * 100.0,
                 shown.join(" "),

@@ -251,7 +251,7 @@ impl<'a> Chat<'a> {
                     forgotten += 2;
                     continue;
                 }
-                Err(EncodeError::TooLong { bytes, tokens }) => {
+                Err(EncodeError::TooLong { bytes, tokens, .. }) => {
                     return Err(ChatError::FarTooLong { bytes, tokens, context });
                 }
                 Err(EncodeError::Template(error)) => return Err(error.into()),

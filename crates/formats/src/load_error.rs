@@ -108,6 +108,9 @@ pub enum LoadError {
     /// "llama.block_count"`), or a part of a tensor's description.
     #[error("{file}: {field} is {found}; expected {expected}")]
     GgufField { file: PathBuf, field: String, found: String, expected: String },
+    /// A field of a GGUF file lies outside it.
+    #[error("{file}: the file is truncated or damaged: {field} is {found}; expected {expected}")]
+    GgufTruncated { file: PathBuf, field: String, found: String, expected: String },
     /// A field of a GGUF file has a valid value that this engine does not support.
     #[error("{file}: {field} is {found}, which is not supported yet; supported: {supported}")]
     GgufUnsupported { file: PathBuf, field: String, found: String, supported: String },

@@ -38,7 +38,7 @@ use tokio::task::JoinHandle;
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {cause}")]
+    #[error("cannot listen on {address}: {cause}{}", advice(cause))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -56,6 +56,13 @@ pub enum ServerError {
     /// The system does not give the server what it needs.
     #[error("the server cannot run: {0}")]
     Run(std::io::Error),
+}
+
+fn advice(cause: &std::io::Error) -> &'static str {
+    match cause.kind() {
+        std::io::ErrorKind::AddrInUse => ": choose another `port`, or 0 for a free one",
+        _ => "",
+    }
 }
 
 /// A server that listens. Until it has its models, it serves the page and answers other requests

@@ -313,6 +313,7 @@ fn wrong_requests_are_named() {
     }
     assert_eq!(text(&"x".repeat(200_000)).status, 413);
     assert_eq!(server.get("/v1/nothing").status, 404);
+    assert!(server.get("/v1").body.contains("there is no GET /v1: use POST /v1/chat/completions"));
     for (path, instead) in
         [("/completion", "/v1/completions"), ("/chat/completions", "/v1/chat/completions")]
     {

@@ -22,7 +22,7 @@ pub struct MeasurementOptions {
     /// The drafts of the measured answers; the simulator predicts the others.
     pub drafts: Vec<PlannedDraft>,
     /// The time for everything from [`Laboratory::new`] on. What does not fit is left out, but
-    /// plain decoding and one method are measured in any case. None: every setting is measured
+    /// plain decoding and one method have an answer in any case. None: every setting is measured
     /// once. With a check, which is always complete, it only says how long answers are.
     pub time: Option<Duration>,
     /// The hardware, in words.
@@ -49,8 +49,8 @@ pub struct Laboratory<'a> {
     pub(super) started: Instant,
     /// Whether plain decoding and one method are measured, so that the rest may be left out.
     pub(super) has_result: bool,
-    /// The number of settings that were not measured.
-    pub(super) left_out: usize,
+    /// The settings that were not measured.
+    pub(super) left_out: Vec<Setting>,
     /// The times of a token in nanoseconds, by prompt and round, of the answers of a check: by
     /// timing and draft.
     pub(super) checks: BTreeMap<(usize, PlannedDraft), Vec<Vec<f64>>>,
@@ -79,7 +79,7 @@ impl<'a> Laboratory<'a> {
             canceller,
             started: Instant::now(),
             has_result: false,
-            left_out: 0,
+            left_out: Vec::new(),
             checks: BTreeMap::new(),
         }
     }
@@ -90,10 +90,15 @@ impl<'a> Laboratory<'a> {
         Some(time.saturating_sub(self.started.elapsed()))
     }
 
-    /// Returns whether measurements end now: they were cancelled, or their time is over.
+    /// Returns whether the time for measurements is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.time_left().is_some_and(|left| left.is_zero())
+    }
+
+    /// Returns whether measurements end now: they were cancelled, or their time is over and there
+    /// is a result.
     pub(super) fn must_stop(&self) -> bool {
-        let is_over = self.has_result && self.time_left().is_some_and(|left| left.is_zero());
-        is_over || self.canceller.is_cancelled()
+        self.has_result && self.is_over() || self.canceller.is_cancelled()
     }
 
     /// Returns a profile with the options of all settings, without costs.
@@ -242,5 +247,9 @@ pub(super) fn decode_ns(answer: &Answer) -> u64 {
 }
 
 pub(super) fn engine_error(setting: &Setting, cause: ForerunError) -> PlanningError {
+    // What plain decoding cannot do, no method can.
+    if setting.drafter().is_none() {
+        return PlanningError::Target(Box::new(cause));
+    }
     PlanningError::Engine { setting: setting.to_string(), cause: Box::new(cause) }
 }

@@ -33,6 +33,8 @@ struct Turn<'t> {
     setting: &'t Setting,
     /// The target's own answers.
     texts: &'t [Vec<TokenId>],
+    /// Whether the engine has just written these texts.
+    is_warm: bool,
     /// The drafts that are measured, and those that are checked.
     measured: Vec<PlannedDraft>,
     checked: Vec<PlannedDraft>,
@@ -64,10 +66,10 @@ impl Laboratory<'_> {
         self.settings.len()
     }
 
-    /// Returns how many settings [`measure`](Self::measure) left out, because there was no time.
+    /// Returns the settings that [`measure`](Self::measure) left out, because there was no time.
     #[must_use]
-    pub fn left_out(&self) -> usize {
-        self.left_out
+    pub fn left_out(&self) -> &[Setting] {
+        &self.left_out
     }
 
     fn rounds(&self) -> usize {
@@ -95,12 +97,11 @@ impl Laboratory<'_> {
             Err(PlanningError::Stopped) if self.has_result => {}
             result => result?,
         }
-        self.left_out = (0..self.settings.len())
-            .filter(|&index| {
-                let is_known = measured.answers.contains_key(&index);
-                !is_known && !measured.has_no_trees(&self.settings[index])
-            })
-            .count();
+        let settings = self.settings.iter().enumerate();
+        let is_left_out = |(index, setting): &(usize, &Setting)| {
+            !measured.answers.contains_key(index) && !measured.has_no_trees(setting)
+        };
+        self.left_out = settings.filter(is_left_out).map(|(_, setting)| setting.clone()).collect();
         // A choice of methods that has hardly drafted does not show what drafts cost: the first one
         // reads the prompt.
         let has_drafted = |answer: &MeasuredAnswer| answer.drafts().nth(1).is_some();
@@ -170,7 +171,8 @@ impl Laboratory<'_> {
                 all: self.settings.len() * self.rounds(),
                 left: self.expected_left(measured),
             });
-            if measured.texts.is_empty() {
+            let is_warm = measured.texts.is_empty();
+            if is_warm {
                 let token_ns = self.token_ns(&bench, &setting)?;
                 let time = self.time_left().or(self.options.time).unwrap_or_default();
                 self.fit_to_time(token_ns, time);
@@ -200,6 +202,7 @@ impl Laboratory<'_> {
                 bench: &bench,
                 setting: &setting,
                 texts: &measured.texts,
+                is_warm,
                 measured: drafts(&self.options.drafts),
                 checked: check.map_or_else(Vec::new, |check| drafts(&check.drafts)),
             };
@@ -296,8 +299,14 @@ impl Laboratory<'_> {
     ) -> Result<Vec<MeasuredAnswer>, PlanningError> {
         let drafts: BTreeSet<_> = turn.measured.iter().chain(&turn.checked).copied().collect();
         let mut answers = Vec::new();
-        self.warm_up(turn, &drafts)?;
+        if !turn.is_warm {
+            self.warm_up(turn, &drafts)?;
+        }
         for (index, (prompt, text)) in turn.bench.prompts.iter().zip(turn.texts).enumerate() {
+            // What is measured in any case takes no longer than it must.
+            if index > 0 && !self.has_result && self.is_over() {
+                break;
+            }
             for &draft in &drafts {
                 let answer = || self.answer(&turn.bench.engine, turn.setting, prompt, draft);
                 if turn.measured.contains(&draft) {
@@ -332,7 +341,7 @@ impl Laboratory<'_> {
             self.answer(engine, turn.setting, &prompts[0], draft)?;
         }
         for &draft in drafts.iter().filter(|draft| draft.is_auto()) {
-            for prompt in prompts {
+            for prompt in prompts.iter().take_while(|_| !self.is_over()) {
                 self.answer(engine, turn.setting, prompt, draft)?;
             }
         }
@@ -425,7 +434,7 @@ mod tests {
         let profile = laboratory.measure(|_| ()).unwrap();
         let measured = profile.timings.iter().map(|timing| timing.drafter.as_deref());
         assert!(measured.eq([None, Some("model")]), "{:?}", profile.timings);
-        assert_eq!(laboratory.left_out(), all - 2);
+        assert_eq!(laboratory.left_out().len(), all - 2);
     }
 
     #[test]
@@ -442,7 +451,7 @@ mod tests {
             match profile {
                 Ok(profile) => {
                     assert_eq!((turns, profile.timings.len()), (2, 2));
-                    assert_eq!(laboratory.left_out(), all - 2);
+                    assert_eq!(laboratory.left_out().len(), all - 2);
                 }
                 Err(PlanningError::Stopped) => assert!(turns < 2),
                 Err(error) => panic!("{error}"),
@@ -454,6 +463,6 @@ mod tests {
         // The time is known from the first turn on.
         let known = iter::once(false).chain(iter::repeat(true));
         assert!(left.iter().copied().eq((0..laboratory.settings()).zip(known)), "{left:?}");
-        assert_eq!(laboratory.left_out(), 0);
+        assert_eq!(laboratory.left_out().len(), 0);
     }
 }

@@ -65,6 +65,9 @@ pub enum PlanningError {
     /// Both a length and a tree are given.
     #[error("the depth of a tree cannot be planned: leave `draft_tokens` or `tree` out")]
     Depth,
+    /// The target cannot be opened, or cannot answer.
+    #[error(transparent)]
+    Target(Box<ForerunError>),
     /// An engine cannot be opened, or cannot answer.
     #[error("{setting}: {cause}")]
     Engine {

@@ -90,7 +90,11 @@ pub(crate) mod headings {
     pub(crate) const EVALUATION: &str = "Evaluation";
 }
 
-const AFTER_HELP: &str = "Every option can also be set by an environment variable, such as FORERUN_MAX_TOKENS for \
+const AFTER_HELP: &str = "Examples:
+  forerun generate --prompt \"Once upon a time\"
+  forerun run HuggingFaceTB/SmolLM2-135M-Instruct \"Why is the sky blue?\"
+
+Every option can also be set by an environment variable, such as FORERUN_MAX_TOKENS for \
                           --max-tokens, or in the file of --config.";
 
 /// Run large language models faster with parallel speculative decoding.
@@ -147,7 +151,7 @@ pub(crate) enum Command {
     /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`
     #[command(allow_negative_numbers = true)]
     Run(Box<RunArguments>),
-    /// List, inspect, download and remove models.
+    /// List, show, download and remove models.
     ///
     /// Hub models are in the cache that Hugging Face's tools share (`HF_HOME`, by default
     /// `~/.cache/huggingface`).

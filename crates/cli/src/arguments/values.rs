@@ -8,10 +8,11 @@ use clap::builder::{PossibleValue, RangedU64ValueParser, TypedValueParser};
 use forerun::checkpoint::UnknownCacheType;
 use forerun::{
     CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Lookup, Method, ModelSource, TokenId,
-    VerificationChoice, WeightType, WeightTypes,
+    UnknownValue, VerificationChoice, WeightType, WeightTypes,
 };
 use forerun_bench::{Preset, PromptStyle};
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::ops::RangeBounds;
 use std::path::Path;
 use std::str::FromStr;
@@ -133,15 +134,62 @@ fn parse<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 
+/// Parses a method. Errors name a similar one, and say which option takes the name of a drafter.
+pub(crate) fn parse_method(text: &str) -> Result<Method, String> {
+    text.parse().map_err(|error: UnknownValue| match DrafterKind::from_str(text) {
+        Ok(drafter) => format!("{drafter} is a drafter: use --drafter {drafter}"),
+        Err(_) => with_similar(error, text, Method::all().map(Method::name)),
+    })
+}
+
+/// Parses a drafter. Errors name a similar one, and say which option takes the name of a method.
+fn parse_drafter(text: &str) -> Result<DrafterKind, String> {
+    text.parse().map_err(|error: UnknownValue| match Method::from_str(text) {
+        Ok(method) => format!("{method} is a method: use --method {method}"),
+        Err(_) => with_similar(error, text, DrafterKind::all().map(DrafterKind::name)),
+    })
+}
+
+/// Returns an error, after the most similar name if one differs by at most two letters.
+fn with_similar(
+    error: impl Display,
+    text: &str,
+    names: impl Iterator<Item = &'static str>,
+) -> String {
+    let near = names.map(|name| (distance(text, name), name)).min();
+    match near.filter(|(letters, name)| *letters <= 2 && letters * 2 < name.len()) {
+        Some((_, name)) => format!("did you mean {name}? {error}"),
+        None => error.to_string(),
+    }
+}
+
+/// Returns how many letters must be inserted, removed or replaced to make one text another one
+/// (Levenshtein).
+fn distance(from: &str, to: &str) -> usize {
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (index, a) in from.bytes().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], index + 1);
+        for (place, b) in to.bytes().enumerate() {
+            let replaced = before + usize::from(a != b);
+            before = row[place + 1];
+            row[place + 1] = replaced.min(before + 1).min(row[place] + 1);
+        }
+    }
+    row[to.len()]
+}
+
 pub(crate) fn method() -> NamedValue<Method> {
     NamedValue {
-        parse,
+        parse: parse_method,
         names: Method::all().map(|method| (method.name(), method.help())).collect(),
     }
 }
 
 pub(crate) fn drafter() -> NamedValue<DrafterKind> {
-    NamedValue { parse, names: DrafterKind::all().map(|kind| (kind.name(), kind.help())).collect() }
+    NamedValue {
+        parse: parse_drafter,
+        names: DrafterKind::all().map(|kind| (kind.name(), kind.help())).collect(),
+    }
 }
 
 pub(crate) fn lookup() -> NamedValue<Lookup> {
@@ -297,6 +345,17 @@ pub(crate) fn named_model(text: &str) -> Result<ModelSource, String> {
         return model(text);
     }
     let id = HUB_ADDRESSES.iter().find_map(|address| text.strip_prefix(address)).unwrap_or(text);
+    let extension = Path::new(id).extension().and_then(OsStr::to_str);
+    if matches!(extension, Some("gguf" | "bin")) {
+        return model(id);
+    }
+    if id.contains(char::is_whitespace) {
+        return Err(
+            "there is no such file or directory. Is that a prompt? Give it with --prompt, \
+                    or after the model: forerun run MODEL \"text\""
+                .into(),
+        );
+    }
     if !id.contains(['/', '\\']) {
         return Err("there is no such file or directory, and hub ids have an owner, such as \
                     HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -333,6 +392,8 @@ mod tests {
         }
         assert_eq!(named_model("./none/model.gguf").map(|model| model.path().is_some()), Ok(true));
         assert!(named_model("llama3.2").is_err_and(|error| error.contains("owner")));
+        assert_eq!(named_model("nope.gguf"), model("nope.gguf"));
+        assert!(named_model("Once upon a time").is_err_and(|error| error.contains("--prompt")));
     }
 
     #[test]

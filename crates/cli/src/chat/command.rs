@@ -1,32 +1,48 @@
 //! Commands of a chat.
 
+use crate::arguments::values;
 use forerun::Method;
 use std::path::PathBuf;
 
-/// The text that `/help` shows.
-pub(super) const HELP: &str = "\
-/method [METHOD]  show or change the method: autoregressive, speculative, pearl, dsi, ssd
+/// The text that `/help` shows, after the methods.
+const HELP: &str = "\
 /stats            show speed and acceptance of the last answer and of the whole chat
 /system [TEXT]    set the system message; without a text, remove it
-/set [NAME VALUE] change an option: temperature, top-k, top-p, min-p, repetition-penalty,
-                  frequency-penalty, presence-penalty, seed, max-tokens, system; or list them
+/set [NAME [VALUE]]
+                  list, show or change options: temperature, top-k, top-p, min-p,
+                  repetition-penalty, frequency-penalty, presence-penalty, seed, max-tokens, system
 /clear            start a new conversation; the system message stays
 /save FILE        write the conversation as JSON
 /quit             leave, as /bye, /exit and Ctrl-D do
 A message of several lines stands between \"\"\", or its lines end with a backslash.
 To send a message that begins with a slash, type two slashes.";
 
+/// Returns the help for a command such as `set`, or for all if there is none of this name.
+pub(super) fn help(topic: &str) -> String {
+    let methods: Vec<&str> = Method::all().map(Method::name).collect();
+    let methods = methods.join(", ");
+    let all = format!("/method [METHOD]  show or change the method: {methods}\n{HELP}");
+    let topic = format!("/{}", topic.trim_start_matches('/'));
+    let mut lines = all.lines().skip_while(|line| line.split(' ').next() != Some(&*topic));
+    let first = lines.next().map(str::to_owned);
+    let more = lines.take_while(|line| line.starts_with(' '));
+    first.map(|first| more.fold(first, |text, line| text + "\n" + line)).unwrap_or(all)
+}
+
 /// A parsed line of input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// A message to the model.
     Send(String),
-    Help,
+    /// With a command's name, or an empty text.
+    Help(String),
     ShowMethod,
     Method(Method),
     Stats,
     System(String),
     ShowSettings,
+    /// An option's name.
+    ShowSetting(String),
     /// An option's name and its value.
     Set(String, String),
     Clear,
@@ -48,9 +64,12 @@ impl Command {
             _ => Err(format!("/{name} takes no argument")),
         };
         match name {
-            "help" | "?" => without_argument(Self::Help),
+            "help" | "?" => Ok(Self::Help(rest.to_owned())),
             "method" if rest.is_empty() => Ok(Self::ShowMethod),
-            "method" => rest.parse().map(Self::Method).map_err(|error| format!("/method: {error}")),
+            "method" => match values::parse_method(rest) {
+                Ok(method) => Ok(Self::Method(method)),
+                Err(error) => Err(format!("/method: {error}")),
+            },
             "stats" => without_argument(Self::Stats),
             "system" => Ok(Self::System(rest.to_owned())),
             "set" if rest.is_empty() => Ok(Self::ShowSettings),
@@ -59,7 +78,10 @@ impl Command {
                 // As in ollama.
                 Some(("parameter", setting)) => Self::parse(&format!("/set {}", setting.trim())),
                 Some((option, value)) => Ok(Self::Set(option.to_owned(), value.trim().to_owned())),
-                None => Err("/set needs a name and a value, as in /set temperature 0.8".into()),
+                None if rest == "parameter" => {
+                    Err("/set needs a name and a value, as in /set temperature 0.8".into())
+                }
+                None => Ok(Self::ShowSetting(rest.to_owned())),
             },
             "clear" | "reset" => without_argument(Self::Clear),
             "save" if rest.is_empty() => Err("/save needs a file: /save FILE".into()),
@@ -75,13 +97,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn help_lists_all_methods_and_explains_one_command() {
+        assert!(Method::all().all(|method| help("").contains(method.name())));
+        let set = help("set");
+        assert!(set.starts_with("/set ") && set.contains("max-tokens"), "{set}");
+        assert!(!set.contains("/clear"), "{set}");
+        assert_eq!(help("nothing"), help(""));
+    }
+
+    #[test]
     fn a_line_is_parsed_as_a_message_or_a_command() {
         let send = |text: &str| Ok(Command::Send(text.into()));
         for (line, expected) in [
             ("hello /help", send("hello /help")),
             (" /help", send(" /help")),
             ("//etc/hosts", send("/etc/hosts")),
-            ("/help", Ok(Command::Help)),
+            ("/help", Ok(Command::Help(String::new()))),
+            ("/help set", Ok(Command::Help("set".into()))),
+            ("/set seed", Ok(Command::ShowSetting("seed".into()))),
+            ("/set parameter seed", Ok(Command::ShowSetting("seed".into()))),
             ("/method", Ok(Command::ShowMethod)),
             ("/method  speculative ", Ok(Command::Method(Method::Speculative))),
             ("/system  be  kind ", Ok(Command::System("be  kind".into()))),
@@ -105,9 +139,7 @@ mod tests {
             ("/hlep", "no command /hlep"),
             ("/method magic", "autoregressive, speculative"),
             ("/save", "/save FILE"),
-            ("/set seed", "a name and a value"),
             ("/set parameter", "a name and a value"),
-            ("/set parameter seed", "a name and a value"),
             ("/reset now", "takes no argument"),
         ] {
             assert!(Command::parse(line).is_err_and(|hint| hint.contains(word)), "{line}");

@@ -317,7 +317,7 @@ impl Session<'_> {
         match command {
             // The caller handles these.
             Command::Send(_) | Command::Quit => (),
-            Command::Help => note(command::HELP),
+            Command::Help(topic) => note(command::help(&topic)),
             Command::ShowMethod => note(format_args!("the method is {}", self.chat.method())),
             Command::Method(method) => {
                 self.chat.set_method(method)?;
@@ -332,6 +332,14 @@ impl Session<'_> {
                 });
             }
             Command::ShowSettings => note(settings::listed(&self.request)),
+            Command::ShowSetting(name) if name == "system" => {
+                let system = self.chat.messages().find(|message| message.role == "system");
+                let text = system.map(|message| message.content);
+                note(text.as_deref().unwrap_or("there is no system message"));
+            }
+            Command::ShowSetting(name) => {
+                note(settings::shown(&self.request, &name).map_err(Error::msg)?);
+            }
             Command::Set(name, value) => {
                 let changed = settings::changed(&self.request, self.chat.method(), &name, &value);
                 self.request = changed.map_err(Error::msg)?;

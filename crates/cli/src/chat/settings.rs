@@ -2,7 +2,6 @@
 
 use crate::arguments::values;
 use forerun::{Method, Request};
-use std::fmt::Display;
 use std::str::FromStr;
 
 /// The names, for help and errors.
@@ -19,18 +18,24 @@ pub(super) fn changed(
 ) -> Result<Request, String> {
     let mut request = request.clone();
     let sampling = &mut request.sampling;
-    match name.replace('_', "-").as_str() {
-        "temperature" | "temp" => sampling.temperature = parsed(value)?,
-        "top-k" => sampling.top_k = parsed(value)?,
-        "top-p" => sampling.top_p = parsed(value)?,
-        "min-p" => sampling.min_p = parsed(value)?,
-        "repetition-penalty" | "repeat-penalty" => sampling.repetition_penalty = parsed(value)?,
-        "frequency-penalty" => sampling.frequency_penalty = parsed(value)?,
-        "presence-penalty" => sampling.presence_penalty = parsed(value)?,
+    let name = own_name(name);
+    let number = || parsed(&name, value, "a number");
+    match &*name {
+        "temperature" => sampling.temperature = number()?,
+        "top-k" => sampling.top_k = parsed(&name, value, "a whole number; 0 means all tokens")?,
+        "top-p" => sampling.top_p = number()?,
+        "min-p" => sampling.min_p = number()?,
+        "repetition-penalty" => sampling.repetition_penalty = number()?,
+        "frequency-penalty" => sampling.frequency_penalty = number()?,
+        "presence-penalty" => sampling.presence_penalty = number()?,
         "seed" if value == "none" => request.seed = None,
-        "seed" => request.seed = Some(parsed(value)?),
-        "max-tokens" => request.max_tokens = values::tokens(value).map_err(|e| wrong(value, e))?,
-        _ => return Err(format!("there is no option {name}; /set changes {NAMES}")),
+        "seed" => request.seed = Some(parsed(&name, value, "a whole number, or none")?),
+        "max-tokens" => {
+            let expected = "a whole number, or -1 for no limit";
+            request.max_tokens =
+                values::tokens(value).map_err(|_| wrong(&name, value, expected))?;
+        }
+        _ => return Err(unknown(&name)),
     }
     match request.validate_for(method) {
         Ok(()) => Ok(request),
@@ -38,12 +43,40 @@ pub(super) fn changed(
     }
 }
 
-fn parsed<T: FromStr<Err: Display>>(value: &str) -> Result<T, String> {
-    value.parse().map_err(|error: T::Err| wrong(value, error))
+/// Returns the name that `/set` lists, given one of llama.cpp or ollama.
+fn own_name(name: &str) -> String {
+    let name = name.replace('_', "-");
+    match &*name {
+        "temp" => "temperature".to_owned(),
+        "repeat-penalty" => "repetition-penalty".to_owned(),
+        "num-predict" | "n-predict" => "max-tokens".to_owned(),
+        _ => name,
+    }
 }
 
-fn wrong(value: &str, reason: impl Display) -> String {
-    format!("{value:?} cannot be used: {reason}")
+fn unknown(name: &str) -> String {
+    match name {
+        "num-ctx" | "ctx-size" | "context-length" => {
+            format!("{name} cannot change during a chat: start it with --context-length N")
+        }
+        _ => format!("there is no option {name}; /set changes {NAMES}"),
+    }
+}
+
+fn parsed<T: FromStr>(name: &str, value: &str, expected: &str) -> Result<T, String> {
+    value.parse().map_err(|_| wrong(name, value, expected))
+}
+
+fn wrong(name: &str, value: &str, expected: &str) -> String {
+    format!("{name} is {value:?}, but it must be {expected}")
+}
+
+/// Returns an option with its value. The error is a hint for the user.
+pub(super) fn shown(request: &Request, name: &str) -> Result<String, String> {
+    let name = own_name(name);
+    let all = listed(request);
+    let found = all.split(", ").find(|entry| entry.split(' ').next() == Some(&*name));
+    found.map(str::to_owned).ok_or_else(|| unknown(&name))
 }
 
 /// Lists the options with their values.
@@ -92,10 +125,12 @@ mod tests {
             request = set(&request, name, value)?;
             let shown = format!("{} {value}", name.replace('_', "-"));
             assert!(listed(&request).contains(&shown), "{shown}: {}", listed(&request));
+            assert_eq!(super::shown(&request, name)?, shown);
             assert!(NAMES.contains(&name.replace('_', "-")), "{name}");
         }
         assert_eq!(set(&request, "seed", "none")?.seed, None);
         assert_eq!(set(&request, "max-tokens", "9")?.max_tokens, 9);
+        assert_eq!(set(&request, "num_predict", "8")?.max_tokens, 8);
         Ok(())
     }
 
@@ -104,7 +139,8 @@ mod tests {
         let request = Request::default();
         for (name, value, words) in [
             ("temprature", "1", "/set changes temperature"),
-            ("temperature", "warm", "\"warm\""),
+            ("num_ctx", "4096", "--context-length"),
+            ("temperature", "warm", "temperature is \"warm\", but it must be a number"),
             ("temperature", "-1", "temperature is -1"),
             ("top-p", "1.5", "at most 1"),
             ("max-tokens", "0", "at least one"),

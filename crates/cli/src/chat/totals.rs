@@ -42,7 +42,10 @@ impl fmt::Display for Totals {
         if statistics.drafts > 0 {
             let accepted = statistics.acceptance_rate() * 100.0;
             let mean = statistics.mean_accepted_tokens();
-            write!(f, " | MAT {mean:.2} | accepted {accepted:.0} %")?;
+            write!(
+                f,
+                " | {mean:.2} tokens a pass (MAT) | accepted {accepted:.0} % of tested draft tokens"
+            )?;
         }
         Ok(())
     }

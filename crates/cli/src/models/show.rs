@@ -6,7 +6,7 @@ use crate::flags::with_flags;
 use crate::note::printable;
 use crate::progress;
 use crate::size::{bytes, parameters};
-use forerun::checkpoint::{Config, ModelSummary, SpeculatorKind};
+use forerun::checkpoint::{Config, LoadError, ModelSummary, SpeculatorKind};
 use forerun::{ForerunError, ModelSource};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -61,6 +61,12 @@ pub(super) fn run(arguments: &ShowModelArguments) -> anyhow::Result<ExitCode> {
             }
             Err(error) => {
                 let family = declared_family(path.as_deref());
+                let is_unsupported =
+                    matches!(error, ForerunError::Load(LoadError::GgufUnsupported { .. }));
+                // Nothing is known of what cannot be read.
+                if family.is_none() && !is_unsupported {
+                    return Err(error.into());
+                }
                 fields.add("family", family.unwrap_or_else(|| "unknown".into()));
                 fields.verdict(Err(error));
             }

@@ -225,7 +225,7 @@ fn the_statistics_line_has_the_speed_and_the_acceptance_of_drafts() {
     let lookup = run(&models, false, &["--drafter prompt-lookup --draft-tokens 3"]).succeed();
     assert_words(&lookup, &["speculative, prompt-lookup: 60 tokens", "by position"]);
     let plain = run(&models, true, &["--method autoregressive"]).succeed();
-    assert_words(&plain, &["autoregressive, none: 60 tokens", "tokens/s"]);
+    assert_words(&plain, &["plain decoding: 60 tokens", "tokens/s"]);
     // Without drafts, there is no acceptance.
     assert!(!plain.statistics().contains(" | "), "{}", plain.statistics());
 }

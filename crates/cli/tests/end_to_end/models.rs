@@ -81,6 +81,15 @@ fn show_describes_local_models_and_the_demonstration_pair() {
 }
 
 #[test]
+fn show_fails_if_a_file_is_no_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.gguf");
+    fs::write(&file, "a text, and no model").unwrap();
+    let finished = Run::of("models show").with(&[&file]).finish();
+    finished.assert_refused("a text", &["bad.gguf: expected a GGUF file", "begins with"]);
+}
+
+#[test]
 fn show_says_why_a_model_does_not_run() {
     let pair = Models::pair();
     edit_json(&pair.target().join("config.json"), |config| config["model_type"] = "mamba".into());

@@ -74,11 +74,13 @@ fn estimated_hardware_is_labelled() {
     fs::copy(shipped, &file).unwrap();
     let output = hardware(&file).succeed().output();
     for words in [
+        "Simulated speeds of answers of ",
         "estimated costs of eight A100",
         "The costs are estimated",
         "speculative, model, ",
         "\nYes: with `--method ",
         " times as fast as plain decoding (",
+        "This is predicted from estimated costs.",
         "\n    forerun generate --method ",
     ] {
         assert!(output.contains(words), "{words}: {output}");

@@ -163,8 +163,25 @@ fn the_demonstration_pair_has_a_name() {
 fn names_that_are_no_models_say_what_is() {
     let refused = Run::of("run llama3.2 Hi").finish();
     refused.assert_refused("llama3.2", &["llama3.2", "hub ids have an owner"]);
+    let prompt = Run::forerun().with(&["generate", "Once upon a time"]).finish();
+    prompt.assert_refused("a prompt as a model", &["Is that a prompt?", "--prompt"]);
+    for line in ["run nope.gguf Hi", "generate -m nope.gguf -p Hi"] {
+        Run::of(line).finish().assert_refused(line, &["nope.gguf: no such file or directory"]);
+    }
     let empty = tempfile::tempdir().unwrap();
     run(empty.path()).words("Hi").finish().assert_refused("an empty folder", &["config.json"]);
+}
+
+#[test]
+fn raw_text_for_a_model_with_a_chat_template_is_noted() {
+    let models = Models::pair();
+    let notes =
+        |prompt: &str| Run::generate(&models).with(&["-p", prompt, "-n", "2"]).succeed().errors;
+    assert!(!notes("Why?").contains("chat template"));
+    std::fs::write(models.target().join("chat_template.jinja"), "{{ messages[0].content }}")
+        .unwrap();
+    assert!(notes("Why?").contains("forerun run answers"));
+    assert!(!notes("<s>Why?").contains("chat template"), "the prompt has a template's tokens");
 }
 
 /// An error in the only message is the error of the command.

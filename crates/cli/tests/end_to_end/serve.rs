@@ -3,7 +3,7 @@
 use crate::common::{Models, Run};
 use rustix::process::Signal;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
 fn get(address: &str, path: &str) -> String {
     let mut connection = TcpStream::connect(address).unwrap();
@@ -28,6 +28,9 @@ fn it_serves_until_a_signal() {
         let finished = running.finish();
         assert_eq!(finished.code, Some(0), "{}", finished.errors);
         assert!(TcpStream::connect(address).is_err());
+        for words in ["open http://", "/v1", "status=401", "requires an API key"] {
+            assert!(finished.errors.contains(words), "{words}: {}", finished.errors);
+        }
     }
 }
 
@@ -60,6 +63,14 @@ fn it_serves_the_models_of_a_file() {
     run.finish().assert_refused("--threads", &["--models"]);
     let run = Run::forerun().with(&["serve", "--models", "nowhere.toml"]);
     run.finish().assert_refused("--models", &["nowhere.toml"]);
+}
+
+#[test]
+fn a_port_in_use_is_refused_with_advice() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let run = Run::forerun().with(&["serve", "--port", &port]);
+    run.finish().assert_refused("a port in use", &[&port, "choose another --port"]);
 }
 
 #[test]

@@ -32,6 +32,7 @@ fn a_pair_has_the_requested_acceptance_and_a_label() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("pair");
     let more = ["--vocab-size", "700", "--acceptance", "0.7", "--tolerance", "0.06"];
+    let more = [&more[..], &["--gguf", "q8_0"]].concat();
     let pair = make_pair(&out, &more).succeed();
     assert!(pair.errors.contains("other prompts"), "{}", pair.errors);
     let label = &json(&out.join("target/config.json"))["forerun_made_pair"];
@@ -53,6 +54,12 @@ fn a_pair_has_the_requested_acceptance_and_a_label() {
     let (plain, drafted) = (generate("autoregressive"), generate("speculative"));
     assert_eq!(plain["text"], drafted["text"]);
     assert_eq!(plain["tokens"], drafted["tokens"]);
+
+    // Its GGUF files have the same tokens.
+    assert_eq!(json(&out.join("target/tokenizer.json"))["model"]["vocab"]["</s>"], 257);
+    let file = out.join("target-q8_0.gguf");
+    let run = Run::of("generate --json -p Once -n 8").with_path("--model", &file);
+    assert_eq!(run.on_one_core().succeed().json()["usage"]["prompt_tokens"], 5);
 
     // Reports say that the pair is synthetic.
     let report = folder.path().join("report");

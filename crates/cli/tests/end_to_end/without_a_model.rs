@@ -158,4 +158,5 @@ fn without_a_command_the_help_is_shown() {
     let finished = Run::forerun().finish();
     assert_eq!((finished.code, &*finished.output()), (Some(2), ""));
     assert!(finished.errors.contains("Usage: forerun"), "{}", finished.errors);
+    assert!(finished.errors.contains("forerun generate --prompt"), "{}", finished.errors);
 }

@@ -145,7 +145,8 @@ impl Checkpoint {
             return Err(pickle::pickle_error(path.to_owned()));
         }
         let file = WeightFile::map(path.to_owned())?;
-        match gguf::is_gguf(&file) {
+        let is_named_gguf = path.extension().is_some_and(|ending| ending == "gguf");
+        match is_named_gguf || gguf::is_gguf(&file) {
             true => Self::from_gguf(gguf::with_other_parts(file)?),
             false => Self::from_llama2c(file),
         }

@@ -14,6 +14,10 @@ pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// The longest id that a client may choose, in bytes.
 const LONGEST_ID: usize = 128;
 
+/// Why a request was refused: an extension of its response.
+#[derive(Clone)]
+pub(super) struct Refusal(pub(super) String);
+
 /// Writes a line for the response of a request, and returns the request's id with it. Everything
 /// that is logged meanwhile has the id, too. The line of a stream is written when it begins.
 pub(super) async fn log_request(request: Request, next: Next) -> Response {
@@ -23,10 +27,12 @@ pub(super) async fn log_request(request: Request, next: Next) -> Response {
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());
     let mut response = next.run(request).instrument(span.clone()).await;
     let (status, milliseconds) = (response.status().as_u16(), started.elapsed().as_millis() as u64);
+    let refusal = response.extensions_mut().remove::<Refusal>();
+    let reason = refusal.as_ref().map(|refusal| refusal.0.as_str());
     span.in_scope(|| match path.as_str() {
         // Probes come every few seconds.
         "/health" | "/metrics" => tracing::debug!(%method, path, status, milliseconds, "response"),
-        _ => tracing::info!(%method, path, status, milliseconds, "response"),
+        _ => tracing::info!(%method, path, status, milliseconds, reason, "response"),
     });
     response.headers_mut().insert(REQUEST_ID, id);
     response

@@ -1,5 +1,6 @@
 //! Errors in the form of OpenAI's API.
 
+use super::access_log::Refusal;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use forerun::ForerunError;
@@ -105,6 +106,7 @@ impl ApiError {
     /// Returns the response with the body of any API.
     pub(crate) fn with_body(&self, body: &Value) -> Response {
         let mut response = (self.status, axum::Json(body)).into_response();
+        response.extensions_mut().insert(Refusal(self.message.clone()));
         let later = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
         if later.contains(&self.status) {
             let wait = header::HeaderValue::from_static("1");

@@ -88,6 +88,10 @@ fn instead_of(path: &str) -> Option<&'static str> {
         "/chat/completions" => "use POST /v1/chat/completions",
         "/responses" => "use POST /v1/responses",
         "/messages" => "use POST /v1/messages",
+        "/v1" | "/v1/" => {
+            "use POST /v1/chat/completions, /v1/responses, /v1/completions or /v1/messages, or GET \
+             /v1/models"
+        }
         "/models" => "use GET /v1/models",
         "/api/pull" | "/api/push" | "/api/create" | "/api/copy" | "/api/delete" => {
             "name the models when the server is started"

@@ -78,7 +78,9 @@ impl fmt::Display for PlannedDraft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.option() {
             ("tree", value) => write!(f, "tree {value}"),
-            (_, value) => write!(f, "{value} draft tokens"),
+            (_, value) => {
+                write!(f, "{value} draft token{}", if value == "1" { "" } else { "s" })
+            }
         }
     }
 }

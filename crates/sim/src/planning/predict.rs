@@ -37,6 +37,18 @@ pub struct Prediction {
     pub reason: Reason,
 }
 
+impl Prediction {
+    /// Returns the speedup of a long answer. The tokens that come with the first one, and the short
+    /// drafts at the end, make a short answer faster.
+    #[must_use]
+    pub fn lasting_speedup(&self) -> f64 {
+        match self.reason {
+            Reason::Pays { bound: Some(bound), .. } => self.speedup.min(bound),
+            _ => self.speedup,
+        }
+    }
+}
+
 /// Predicts every method, drafter and placement of a profile with every one of these drafts that it
 /// can have. The fastest comes first. Sizes that are chosen while decoding are predicted of
 /// speculative decoding, and of other methods whose answers with such sizes were measured.

@@ -21,6 +21,9 @@ pub enum Reason {
         tokens_per_pass: f64,
         /// The time of a draft token, as a share of a plain token's.
         drafter_cost: f64,
+        /// The largest speedup that these allow over a long answer, if drafts and passes take
+        /// turns: tokens per pass ÷ (1 + draft tokens × `drafter_cost`).
+        bound: Option<f64>,
     },
     /// The draft tokens cost too much.
     DrafterTooSlow {
@@ -79,13 +82,15 @@ impl Reason {
         let further = further.iter().skip(1).map(|rows| drafter.next_pass_ns(1) + rows_ns(rows));
         let draft_ns = one_ns + 2 * drafter.link_ns + further.sum::<u64>();
         let drafter_cost = draft_ns as f64 * scale / tokens as f64 / plain_ns;
-        if ns <= plain_ns {
-            return Ok(Self::Pays { tokens_per_pass, drafter_cost });
-        }
         let score_ns =
             |rows| (target.forward.ns(rows) + 2 * target.link_ns) as f64 * scale / plain_ns;
         let (verification, one_row) = (score_ns(tokens + 1), score_ns(1));
         let is_parallel = !matches!(&*timing.method, "speculative");
+        if ns <= plain_ns {
+            let turns = (!is_parallel).then_some(1.0 + tokens as f64 * drafter_cost);
+            let bound = turns.map(|turn| tokens_per_pass / turn);
+            return Ok(Self::Pays { tokens_per_pass, drafter_cost, bound });
+        }
         if is_parallel {
             let round = tokens_per_pass * ns / plain_ns;
             return Ok(Self::TargetTooSlow { tokens_per_pass, round, one_row });
@@ -107,7 +112,7 @@ impl fmt::Display for Reason {
             Self::Plain { relative_time } => {
                 write!(f, "a pass takes {relative_time:.2} times as long as on all cores")
             }
-            Self::Pays { tokens_per_pass, drafter_cost } => write!(
+            Self::Pays { tokens_per_pass, drafter_cost, .. } => write!(
                 f,
                 "{tokens_per_pass:.2} tokens a pass; a draft token costs {drafter_cost:.2} of a plain token"
             ),

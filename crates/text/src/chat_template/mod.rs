@@ -331,7 +331,7 @@ impl ChatTemplate {
         // Without the marks there are at most as many tokens.
         if let Some(long) = tokenizer.too_long(&text.replace(mark, ""), limit)? {
             let LongText { bytes, tokens } = long;
-            return Err(EncodeError::TooLong { bytes, tokens });
+            return Err(EncodeError::TooLong { bytes, tokens, limit });
         }
         let mut tokens = Vec::new();
         for (number, part) in text.split(mark).enumerate() {
@@ -369,12 +369,17 @@ pub enum EncodeError {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// A part of its text is too long to be tokenized as a whole.
-    #[error("the conversation has a text of {bytes} bytes, about {tokens} tokens: shorten it")]
+    #[error(
+        "the conversation has a text of {bytes} bytes, about {tokens} tokens, but the model has a \
+         context of {limit}: shorten it"
+    )]
     TooLong {
         /// The length of the text in bytes.
         bytes: usize,
         /// An estimate of the number of the text's tokens.
         tokens: usize,
+        /// The most tokens that are encoded.
+        limit: usize,
     },
 }
 

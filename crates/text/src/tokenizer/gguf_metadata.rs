@@ -102,7 +102,8 @@ fn byte_level(
         return Err(unsupported("a normalizer"));
     }
     let splitting = splitting(&json).ok_or_else(|| unsupported("no byte-level pre-tokenizer"))?;
-    let Tokens { texts, types } = Tokens::of(&json, vocab_size);
+    let Tokens { texts, types } =
+        Tokens::of(&json, vocab_size).map_err(|found| unsupported(&found))?;
     let merges = merges(bpe).ok_or_else(|| unsupported("merges of an unknown form"))?;
     let mut entries = vec![
         ("tokenizer.ggml.model", GgufValue::Text("gpt2".into())),
@@ -230,8 +231,9 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// Collects as many tokens as the model has. Ids without a token are unused.
-    fn of(json: &Value, vocab_size: usize) -> Self {
+    /// Collects as many tokens as the model has. Ids without a token are unused. Fails with the
+    /// reason if two tokens have the same id.
+    fn of(json: &Value, vocab_size: usize) -> Result<Self, String> {
         let mut named: BTreeMap<u64, (String, i32)> = BTreeMap::new();
         for (text, id) in json["model"]["vocab"].as_object().into_iter().flatten() {
             if let Some(id) = id.as_u64() {
@@ -244,12 +246,15 @@ impl Tokens {
                     true => token_type::CONTROL,
                     false => token_type::USER_DEFINED,
                 };
-                named.insert(id, (text.to_owned(), kind));
+                let same = named.insert(id, (text.to_owned(), kind));
+                if let Some((other, _)) = same.filter(|(other, _)| other != text) {
+                    return Err(format!("two tokens with the id {id}, {other:?} and {text:?}"));
+                }
             }
         }
         let mut token = |id| named.remove(&id).unwrap_or_else(|| (padding(id), token_type::UNUSED));
         let (texts, types) = (0..vocab_size as u64).map(&mut token).unzip();
-        Self { texts, types }
+        Ok(Self { texts, types })
     }
 }
 
@@ -263,6 +268,7 @@ fn merges(bpe: &Value) -> Option<Vec<String>> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use serde_json::json;
@@ -303,7 +309,7 @@ mod tests {
                 {"id": 3, "content": "new", "special": false},
             ],
         });
-        let Tokens { texts, types } = Tokens::of(&json, 5);
+        let Tokens { texts, types } = Tokens::of(&json, 5).unwrap();
         assert_eq!(texts, ["a", "b", "<s>", "new", "[PAD4]"]);
         assert_eq!(types, [1, 1, 3, 4, 5]);
         assert_eq!(merges(&json["model"]), Some(vec!["a b".into(), "b a".into()]));

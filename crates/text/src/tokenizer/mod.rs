@@ -446,7 +446,8 @@ impl Tokenizer {
     }
 
     /// Returns the texts that are encoded as special tokens anywhere in a text.
-    pub(crate) fn special_tokens(&self) -> Vec<String> {
+    #[must_use]
+    pub fn special_tokens(&self) -> Vec<String> {
         let added = self.inner.get_added_tokens_decoder().into_values();
         added.filter(|token| token.special).map(|token| token.content).collect()
     }

@@ -145,14 +145,18 @@ impl<'a> Cursor<'a> {
         invalid(self.file, field, found, expected)
     }
 
+    fn truncated(&self, field: impl fmt::Display, found: String, expected: String) -> LoadError {
+        let (file, field) = (self.file.to_owned(), field.to_string());
+        LoadError::GgufTruncated { file, field, found, expected }
+    }
+
     /// Takes the next bytes. `field` names them in errors.
     fn take(&mut self, count: u64, field: &dyn fmt::Display) -> Result<&'a [u8], LoadError> {
         let rest = &self.bytes[self.position..];
         let taken = usize::try_from(count).ok().and_then(|count| rest.get(..count));
         let taken = taken.ok_or_else(|| {
-            let expected =
-                format!("at most the {} that follow: the file is truncated or damaged", rest.len());
-            self.invalid(field, format_args!("{count} bytes long"), expected)
+            let expected = format!("at most the {} that follow", rest.len());
+            self.truncated(field, format!("{count} bytes long"), expected)
         })?;
         self.position += taken.len();
         Ok(taken)
@@ -371,11 +375,8 @@ impl<'a> Cursor<'a> {
         });
         let bytes = range.ok_or_else(|| {
             let found = format!("{length} bytes from {start} + {offset}");
-            let expected = format!(
-                "a place within the file's {} bytes: the file is truncated or damaged",
-                self.bytes.len()
-            );
-            self.invalid(of("place"), found, expected)
+            let expected = format!("a place within the file's {} bytes", self.bytes.len());
+            self.truncated(of("place"), found, expected)
         })?;
         Ok(StoredTensor { dtype, shape, bytes })
     }
