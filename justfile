@@ -87,8 +87,11 @@ cuda cases="24":
     cargo nextest run -p forerun-cuda
     FORERUN_CUDA_EMULATOR={{justfile_directory()}}/target/cuda-emulator FORERUN_CASES={{cases}} \
         cargo nextest run -p forerun-gpu --features cuda -E 'not test(pipeline_files::)'
-    FORERUN_CUDA_EMULATOR={{justfile_directory()}}/target/cuda-emulator \
-        cargo nextest run -p forerun --features cuda -E 'test(gpus::)'
+    for arithmetic in exact tensor; do FORERUN_GPU_ARITHMETIC=$arithmetic \
+        FORERUN_CUDA_EMULATOR={{justfile_directory()}}/target/cuda-emulator \
+        cargo nextest run -p forerun --features cuda -E 'test(gpus::)' || exit 1; done
+    FORERUN_CUDA_EMULATOR={{justfile_directory()}}/target/cuda-emulator FORERUN_CASES={{cases}} \
+        FORERUN_GPU_ARITHMETIC=tensor cargo nextest run -p forerun-gpu --features cuda -E 'test(tensor::)'
     cargo nextest run -p forerun-cli --features cuda -E 'test(gpus::)'
 
 # Automatic draft lengths against plain decoding and every fixed length, in many more random worlds

@@ -19,6 +19,8 @@ pub struct Certificate {
     pub draft_model: Option<String>,
     /// The instructions of the processor that the kernels used.
     pub instruction_set: String,
+    /// The arithmetic of the target's GPU, if it has one.
+    pub gpu_arithmetic: Option<String>,
     /// The number of prompts that have greedy or seeded answers.
     pub prompts: usize,
     /// The number of tokens to compare in each way. Greedy answers may have fewer.
@@ -301,11 +303,12 @@ impl fmt::Display for Certificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "forerun {}, {}{}, {}",
+            "forerun {}, {}{}, {}{}",
             self.version,
             self.model,
             self.draft_model.as_ref().map_or(String::new(), |drafter| format!(" with {drafter}")),
             self.instruction_set,
+            self.gpu_arithmetic.as_ref().map_or(String::new(), |of_gpu| format!(", {of_gpu}")),
         )?;
         writeln!(
             f,

@@ -95,7 +95,7 @@ fn costs_on_gpu(
     let measured = measure(&mut probe, &mut fresh, arguments, |model, _| bytes_read(model));
     probe.run(1);
     let costs = Costs {
-        heading: format!("{model} on {}", device.adapter()),
+        heading: format!("{model} on {}, {}", device.adapter(), device.arithmetic()),
         past: probe.past(),
         rounds: arguments.rounds,
         bandwidth,

@@ -167,11 +167,12 @@ pub(crate) fn detail_plan(engine: &Engine) {
     let plan = engine.plan();
     let isa = Isa::from_environment().map_or_else(|_| "unknown".into(), |isa| isa.to_string());
     detail(format_args!(
-        "method {}, drafter {}{}, placement {}, instruction set {isa}",
+        "method {}, drafter {}{}, placement {}, instruction set {isa}{}",
         plan.method(),
         plan.drafter(),
         lookup_name(plan).unwrap_or_default(),
-        plan.placement()
+        plan.placement(),
+        engine.target_arithmetic().map(|it| format!(", {it}")).unwrap_or_default(),
     ));
 }
 

@@ -22,7 +22,7 @@ mod queue;
 
 pub use adapter::is_cuda;
 pub(crate) use adapter::{adapters_of, describe};
-pub use device::{code_key, launches, memory};
+pub use device::{capability, code_key, cuda_c_module, launches, memory};
 pub use graphs::GRAPHS_VARIABLE;
 pub use queue::Launches;
 

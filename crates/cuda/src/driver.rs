@@ -18,6 +18,8 @@ pub(crate) struct DeviceInfo {
     pub(crate) memory_bytes: u64,
     /// The shared memory that a block may have without asking for more, in bytes.
     pub(crate) shared_bytes: u32,
+    /// The compute capability, such as 90 for 9.0.
+    pub(crate) capability: u32,
     /// Whether its memory is the processor's.
     pub(crate) is_integrated: bool,
     /// Whether the processor computes.

@@ -1,6 +1,6 @@
-// Runs generated kernels on the processor. The threads of a block are fibres: each runs until it ends or waits at a
-// barrier, in ascending or in descending order, by turns. Indices are checked, and shared memory begins with NaNs.
-// There are no headers, so that a kernel compiles in a fraction of a second.
+// Runs kernels on the processor. The threads of a block are fibres: each runs until it ends, waits at a barrier or
+// multiplies together with its warp, in ascending or in descending order, by turns. Indices are checked, and shared
+// memory begins with NaNs. There are no headers, so that a kernel compiles in a fraction of a second.
 
 #define DEVICE inline
 #define UNROLL
@@ -77,7 +77,8 @@ static inline int atomicMin(int* at, int value) {
 
 // Fibres.
 enum { MOST_THREADS = 1024, STACK_BYTES = 64 << 10 };
-struct Fibre { void* stack; unsigned barrier; bool has_ended; };
+// A fibre waits in a line for the block or, while `multiplies`, for its warp.
+struct Fibre { void* stack; unsigned line; bool multiplies, has_ended; };
 static Fibre fibres[MOST_THREADS];
 static void* scheduler;
 static unsigned current;
@@ -121,14 +122,87 @@ static void* new_stack(char* bytes, void (*entry)()) {
 #error "the emulator knows x86-64 and aarch64"
 #endif
 
-static void wait_at_barrier(unsigned line) {
+static void wait(unsigned line, bool multiplies) {
   unsigned own = current;
-  fibres[own].barrier = line;
+  fibres[own].line = line;
+  fibres[own].multiplies = multiplies;
   switch_stack(&fibres[own].stack, scheduler);
   threadIdx = {own, 0, 0};
 }
-#define __syncthreads() wait_at_barrier(__LINE__)
+#define __syncthreads() wait(__LINE__, false)
 #define __threadfence_block()
+
+// Tensor cores: PTX ISA, "Matrix Fragments for mma.m16n8k16". A lane has two numbers of 16 bits in a word.
+enum { WARP = 32, ADDENDS = 17 };
+struct Fragments { float* c; const unsigned *a, *b; };
+static Fragments fragments[MOST_THREADS];
+
+// The order in which an output adds 16 products and what is there (addend 16). It is one of many: PTX leaves it open.
+// MMA_ORDER chooses it for each of the 16 rows, and from 2^31 on for each column, too, which hardware should not do.
+#ifndef MMA_ORDER
+#define MMA_ORDER 0u
+#endif
+static void shuffle(unsigned char* order, unsigned row, unsigned column) {
+  unsigned state = MMA_ORDER * 2654435761u + row * 97u + (MMA_ORDER >> 31) * column * 1013u;
+  for (unsigned i = 0; i < ADDENDS; i++) {
+    state = state * 1664525u + 1013904223u;
+    unsigned at = (state >> 8) % (i + 1);
+    order[i] = order[at];
+    order[at] = i;
+  }
+}
+
+static float upper_half(unsigned word) { return __uint_as_float(word & 0xffff0000u); }
+
+static void multiply_warp(unsigned first) {
+  static unsigned char orders[16][8][ADDENDS];
+  static bool has_orders;
+  float a[16][16], b[16][8];
+  for (unsigned lane = 0; lane < WARP; lane++) {
+    const Fragments& own = fragments[first + lane];
+    for (unsigned i = 0; i < 4; i++)
+      for (unsigned half = 0; half < 2; half++) {
+        unsigned k = lane % 4 * 2 + i / 2 * 8 + half;
+        a[lane / 4 + i % 2 * 8][k] = upper_half(own.a[i] << (half ? 0 : 16));
+        if (i % 2 == 0) b[k][lane / 4] = upper_half(own.b[i / 2] << (half ? 0 : 16));
+      }
+  }
+  for (unsigned row = 0; row < 16; row++)
+    for (unsigned column = 0; column < 8; column++) {
+      unsigned char* order = orders[row][column];
+      if (!has_orders) shuffle(order, row, column);
+      float* c = fragments[first + row % 8 * 4 + column / 2].c + (row / 8 * 2 + column % 2);
+      float sum = 0.0f;
+      for (unsigned i = 0; i < ADDENDS; i++) {
+        unsigned k = order[i];
+        sum += k == 16 ? *c : a[row][k] * b[k][column];
+      }
+      *c = sum;
+    }
+  has_orders = true;
+}
+
+static void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], unsigned line) {
+  fragments[current] = {c, a, b};
+  wait(line, true);
+}
+#define MULTIPLY_BF16(c, a, b) multiply(c, a, b, __LINE__)
+
+// Rounds to the nearest, ties to even.
+static unsigned bf16_bits(float a) {
+  unsigned bits = __float_as_uint(a);
+  return a != a ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+static unsigned bf16_pair(float low, float high) { return bf16_bits(low) | bf16_bits(high) << 16; }
+static unsigned subtract_bf16_pair(unsigned a, unsigned b) {
+  return bf16_pair(upper_half(a << 16) - upper_half(b << 16), upper_half(a) - upper_half(b));
+}
+static float f16_to_float(unsigned half) {
+  unsigned sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
+  float normal = __uint_as_float((magnitude << 13) + 0x38000000u);
+  float value = magnitude < 0x400u ? magnitude * 0x1p-24f : normal;
+  return __uint_as_float(sign | __float_as_uint(value));
+}
 
 static void begin_fibre() {
   body();
@@ -136,22 +210,46 @@ static void begin_fibre() {
   switch_stack(&fibres[current].stack, scheduler);
 }
 
+// Runs fibre t until it waits or ends.
+static void resume(unsigned t) {
+  current = t;
+  threadIdx = {t, 0, 0};
+  switch_stack(&scheduler, fibres[t].stack);
+}
+
+// Runs the lanes of a warp until each waits for the block or has ended.
+static void run_warp(unsigned first, unsigned lanes, bool descends) {
+  for (;;) {
+    unsigned multiplying = 0;
+    for (unsigned i = 0; i < lanes; i++) {
+      unsigned t = first + (descends ? lanes - 1 - i : i);
+      if (!fibres[t].has_ended) resume(t);
+      multiplying += !fibres[t].has_ended && fibres[t].multiplies;
+    }
+    if (multiplying == 0) return;
+    for (unsigned t = first; t < first + lanes; t++) {
+      multiplying -= fibres[t].line != fibres[first].line;
+    }
+    if (multiplying != WARP) return fail("not all lanes of a warp multiply", multiplying, WARP);
+    multiply_warp(first);
+  }
+}
+
 static void run_block_of_fibres(unsigned threads, bool descends) {
   static char stacks[MOST_THREADS][STACK_BYTES] __attribute__((aligned(16)));
-  for (unsigned t = 0; t < threads; t++) fibres[t] = {new_stack(stacks[t], begin_fibre), 0, false};
+  for (unsigned t = 0; t < threads; t++) fibres[t] = {new_stack(stacks[t], begin_fibre), 0, false, false};
   for (unsigned ended = 0; ended < threads; descends = !descends) {
     ended = 0;
-    for (unsigned i = 0; i < threads; i++) {
-      unsigned t = descends ? threads - 1 - i : i;
-      current = t;
-      threadIdx = {t, 0, 0};
-      switch_stack(&scheduler, fibres[t].stack);
-      ended += fibres[t].has_ended;
+    for (unsigned i = 0; i < threads; i += WARP) {
+      unsigned last = (threads - 1) / WARP * WARP, first = descends ? last - i : i;
+      run_warp(first, threads - first < WARP ? threads - first : WARP, descends);
     }
+    if (failure[0] != 0) return;
+    for (unsigned t = 0; t < threads; t++) ended += fibres[t].has_ended;
     if (ended == threads) break;
     if (ended > 0) return fail("some threads of a block ended before others' barrier", ended, threads);
     for (unsigned t = 1; t < threads; t++) {
-      if (fibres[t].barrier != fibres[0].barrier)
+      if (fibres[t].line != fibres[0].line)
         return fail("threads of a block wait at different barriers", t, threads);
     }
   }

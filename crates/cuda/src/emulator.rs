@@ -39,20 +39,23 @@ const OPTIONS: [&str; 8] = [
 ];
 
 /// Emulates a device. Compiled kernels are kept in a folder.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Emulator {
     compiler: PathBuf,
     folder: PathBuf,
+    /// The number of the order in which tensor cores add.
+    order: u32,
 }
 
 impl Emulator {
-    /// Returns an emulator that keeps kernels in a folder. `None` without a C++ compiler: the
-    /// program that the environment variable `CXX` names, or `c++`.
-    pub(crate) fn new(folder: PathBuf) -> Option<Self> {
+    /// Returns an emulator that keeps kernels in a folder. Its tensor cores add in one of many
+    /// orders: from 2³¹ on in another one for each column, which hardware should not do. `None`
+    /// without a C++ compiler: the program that the environment variable `CXX` names, or `c++`.
+    pub(crate) fn new(folder: PathBuf, order: u32) -> Option<Self> {
         let compiler = std::env::var_os("CXX").map_or_else(|| "c++".into(), PathBuf::from);
         let answer = Command::new(&compiler).arg("--version").output().ok()?;
         let is_known = cfg!(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")));
-        (answer.status.success() && is_known).then_some(Self { compiler, folder })
+        (answer.status.success() && is_known).then_some(Self { compiler, folder, order })
     }
 }
 
@@ -65,6 +68,7 @@ impl Driver for Emulator {
             pci_bus_id: String::new(),
             memory_bytes: MEMORY_BYTES,
             shared_bytes: 48 << 10,
+            capability: 80,
             is_integrated: true,
             is_emulated: true,
             code_key: "emulator".into(),
@@ -72,11 +76,7 @@ impl Driver for Emulator {
     }
 
     fn open(&self, _: usize) -> Result<Arc<dyn Context>, DriverError> {
-        Ok(Arc::new(Emulated {
-            compiler: self.compiler.clone(),
-            folder: self.folder.clone(),
-            state: Mutex::default(),
-        }))
+        Ok(Arc::new(Emulated { emulator: self.clone(), state: Mutex::default() }))
     }
 }
 
@@ -96,8 +96,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 #[derive(Debug)]
 struct Emulated {
-    compiler: PathBuf,
-    folder: PathBuf,
+    emulator: Emulator,
     state: Mutex<State>,
 }
 
@@ -181,15 +180,16 @@ impl Emulated {
     /// Returns the library of a kernel, which is compiled unless it is in the folder.
     fn compile(&self, source: &str) -> Result<PathBuf, DriverError> {
         let mut hasher = DefaultHasher::new();
-        (source, OPTIONS, &self.compiler).hash(&mut hasher);
-        let library = self.folder.join(format!("{:016x}.so", hasher.finish()));
+        let Emulator { compiler, folder, .. } = &self.emulator;
+        (source, OPTIONS, compiler).hash(&mut hasher);
+        let library = folder.join(format!("{:016x}.so", hasher.finish()));
         if library.exists() {
             return Ok(library);
         }
         let failed = |error: io::Error| {
             DriverError::Failed(format!("the emulator cannot write {}: {error}", library.display()))
         };
-        fs::create_dir_all(&self.folder).map_err(failed)?;
+        fs::create_dir_all(folder).map_err(failed)?;
         // Several tests may compile the same kernel at the same time, so a file gets its name when
         // it is complete.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -200,7 +200,7 @@ impl Emulated {
         let (text, object) = (own("cpp"), own("so"));
         fs::write(&text, source).map_err(failed)?;
         let output =
-            Command::new(&self.compiler).args(OPTIONS).arg(&text).arg("-o").arg(&object).output();
+            Command::new(compiler).args(OPTIONS).arg(&text).arg("-o").arg(&object).output();
         let output = output.map_err(failed)?;
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr);
@@ -305,7 +305,7 @@ impl Context for Emulated {
         translation: &Translation,
         _: Option<&[u8]>,
     ) -> Result<(Kernel, Vec<u8>), DriverError> {
-        let library = self.compile(&translation.emulator_source())?;
+        let library = self.compile(&translation.emulator_source(self.emulator.order))?;
         let mut state = self.lock();
         state.kernels.push(load_library(&library)?);
         // Libraries stay in the emulator's own folder.

@@ -109,6 +109,7 @@ impl Nvidia {
             pci_bus_id: text("cuDeviceGetPCIBusId", f.device_bus).unwrap_or_default(),
             memory_bytes: memory as u64,
             shared_bytes: attribute(number::SHARED_BYTES)?,
+            capability,
             is_integrated: attribute(number::INTEGRATED)? != 0,
             is_emulated: false,
             code_key: format!("sm_{capability}, {driver}"),

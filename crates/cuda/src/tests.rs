@@ -4,8 +4,9 @@ mod arithmetic;
 mod faults;
 mod graphs;
 mod late;
+mod tensor;
 
-use crate::emulated_adapter;
+use crate::{cuda_c_module, emulated_adapter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::{
@@ -30,7 +31,12 @@ struct Opened {
 
 /// Opens an emulated device. `None`, with a message, without a C++ compiler.
 fn open() -> Option<Opened> {
-    match emulated_adapter(&folder()) {
+    open_with_order(0)
+}
+
+/// The same with an order in which tensor cores add.
+fn open_with_order(order: u32) -> Option<Opened> {
+    match emulated_adapter(&folder(), order) {
         Some(adapter) => Some(Opened::new(&adapter)),
         None => {
             println!("skipped: the emulator needs a C++ compiler on x86-64 or aarch64");
@@ -65,7 +71,8 @@ impl Opened {
         std::mem::take(&mut *self.errors.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Compiles a kernel that reads binding 0 and writes binding 1.
+    /// Compiles a kernel that reads binding 0 and writes binding 1: in WGSL, or of 32 threads in
+    /// CUDA C.
     fn pipeline(&self, source: &str, immediate_size: u32) -> (BindGroupLayout, ComputePipeline) {
         let entry = |binding, read_only| BindGroupLayoutEntry {
             binding,
@@ -87,9 +94,13 @@ impl Opened {
         });
         let descriptor =
             ShaderModuleDescriptor { label: None, source: ShaderSource::Wgsl(source.into()) };
-        // SAFETY: the emulator checks indices, and the tests' loops end.
-        let module = unsafe {
-            self.device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked())
+        let module = match source.contains("\nKERNEL(") {
+            true => cuda_c_module(&self.device, source.to_owned(), 32),
+            // SAFETY: the emulator checks indices, and the tests' loops end.
+            false => unsafe {
+                let checks = ShaderRuntimeChecks::unchecked();
+                self.device.create_shader_module_trusted(descriptor, checks)
+            },
         };
         let pipeline = self.device.create_compute_pipeline(&ComputePipelineDescriptor {
             label: None,

@@ -49,7 +49,7 @@ pub struct Translation {
     pub threads: u32,
     /// The bindings in the order of the kernel's parameters, and whether each is written.
     pub bindings: Vec<(u32, bool)>,
-    /// The size of the immediates in bytes, which are the last parameter; 0 without.
+    /// The least size of the immediates in bytes, which are the last parameter; 0 without.
     pub immediate_bytes: u32,
 }
 
@@ -59,15 +59,32 @@ pub const KERNEL_NAME: &str = "kernel";
 const COMMON: &str = include_str!("common.cuh");
 
 impl Translation {
+    /// Returns a kernel that is written in CUDA C, with what `common.cuh` and the two files for
+    /// GPUs and for the emulator define. Its parameters are its bindings, in order, and then
+    /// `Parameters` for the immediates. `None` if it does not declare a kernel.
+    #[must_use]
+    pub fn of_cuda_c(source: &str, threads: u32) -> Option<Self> {
+        let (_, declaration) = source.split_once("\nKERNEL(")?;
+        let (declaration, _) = declaration.split_once('{')?;
+        let buffers = declaration.match_indices("S(");
+        let kinds = buffers.map(|(at, _)| declaration[..at].ends_with("WRITE"));
+        let immediate_bytes = if declaration.contains("const Parameters ") { 4 } else { 0 };
+        let bindings = (0..).zip(kinds).collect();
+        Some(Self { source: source.to_owned(), threads, bindings, immediate_bytes })
+    }
+
     /// Returns the complete source for NVRTC.
     #[must_use]
     pub fn cuda_source(&self) -> String {
         [include_str!("gpu.cuh"), COMMON, &self.source].concat()
     }
 
-    /// Returns the complete source in C++ for the emulator.
-    pub(crate) fn emulator_source(&self) -> String {
-        [include_str!("emulator.hpp"), COMMON, &self.source].concat()
+    /// Returns the complete source in C++ for the emulator, whose tensor cores have this order of
+    /// additions.
+    pub(crate) fn emulator_source(&self, order: u32) -> String {
+        let multiplies = self.source.contains("MULTIPLY_BF16");
+        let order = format!("#define MMA_ORDER {}u\n", if multiplies { order } else { 0 });
+        [&order, include_str!("emulator.hpp"), COMMON, &self.source].concat()
     }
 }
 

@@ -66,6 +66,7 @@ pub struct Engine {
     translates: bool,
     drafter_context: DrafterContext,
     reads_features: bool,
+    target_arithmetic: Option<String>,
     workers: Box<dyn Workers>,
     sequences: AtomicU64,
     /// The draft lengths that earlier answers arrived at. Each answer starts with them.
@@ -186,6 +187,13 @@ impl Engine {
     #[must_use]
     pub fn reads_features(&self) -> bool {
         self.reads_features
+    }
+
+    /// Returns the arithmetic of the target's products on its GPU, in words: replicas have equal
+    /// ones. `None` if no GPU of this process has the target.
+    #[must_use]
+    pub fn target_arithmetic(&self) -> Option<&str> {
+        self.target_arithmetic.as_deref()
     }
 
     /// Returns how many positions the first drafter can draft, and in how many forward passes.

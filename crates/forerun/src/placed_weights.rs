@@ -26,6 +26,15 @@ impl PlacedWeights {
         }
     }
 
+    /// Returns the arithmetic of products, if it is a GPU's.
+    pub(crate) fn arithmetic(&self) -> Option<String> {
+        match self {
+            Self::Cores(_) => None,
+            #[cfg(feature = "gpu")]
+            Self::Gpu(weights) => Some(weights.device().arithmetic().to_string()),
+        }
+    }
+
     /// Whether their device works: a GPU may have failed.
     pub(crate) fn device_works(&self) -> bool {
         match self {

@@ -28,7 +28,6 @@ pub(crate) struct Loaded {
     /// `None` in a process that does not need them.
     pub(crate) target: Option<Arc<Weights>>,
     /// The target on each GPU that has a replica, or its first layers.
-    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there is none without GPUs"))]
     pub(crate) gpu_targets: HashMap<usize, PlacedWeights>,
     /// The number of the target's tokens.
     pub(crate) vocab_size: usize,

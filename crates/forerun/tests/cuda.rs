@@ -6,10 +6,17 @@ use std::process::Command;
 
 #[test]
 fn replicas_on_the_emulator_give_the_text_of_plain_decoding() {
+    for arithmetic in ["exact", "tensor"] {
+        check(arithmetic);
+    }
+}
+
+fn check(arithmetic: &str) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cuda-emulator");
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["gpus::dsi_uses_replicas_on_gpus", "--exact", "--nocapture"])
         .env("FORERUN_CUDA_EMULATOR", folder)
+        .env("FORERUN_GPU_ARITHMETIC", arithmetic)
         .output()
         .unwrap();
     let [text, errors] =

@@ -30,7 +30,10 @@ fn has_gpu() -> bool {
 }
 
 fn options(pair: &RandomPair, placement: &str) -> Options {
+    let is_tensor = std::env::var("FORERUN_GPU_ARITHMETIC").is_ok_and(|name| name == "tensor");
     Options {
+        // Tensor cores do not multiply the pair's f32.
+        weight_type: is_tensor.then(|| WeightType::Bf16.into()),
         model: pair.target().into(),
         draft_model: Some(pair.drafter().into()),
         draft_tokens: DraftTokens::Fixed(3),

@@ -74,7 +74,7 @@ impl GpuAdapter {
         self.backend != "Vulkan" && self.kind != AdapterKind::Software
     }
 
-    fn new(index: usize, adapter: &Adapter) -> Self {
+    pub(crate) fn new(index: usize, adapter: &Adapter) -> Self {
         let (info, limits) = (adapter.get_info(), adapter.limits());
         Self {
             index,

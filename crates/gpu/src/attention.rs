@@ -6,6 +6,7 @@ use crate::pages::number_bytes;
 use crate::parameters;
 use crate::pass::PassRun;
 use crate::product::Store;
+use crate::tensor_tiles::{HEAD_MULTIPLE, HEADS_AT_ONCE};
 use forerun_formats::{Attention, QkNorms};
 use wgpu::Buffer;
 
@@ -95,6 +96,22 @@ impl<'a> PassRun<'a> {
         self.recorder.dispatch(kernel, &buffers, &parameters, [heads, self.row_count(), 1]);
     }
 
+    /// Returns the kernel of a layer's attention, and its workgroups for a split of a row.
+    fn attention_kernel(&self, weights: &AttentionWeights, value_first: u32) -> (Kernel, u32) {
+        let (attention, cache) = (&weights.shape, self.weights.cache_type());
+        let sizes = [attention.head_dim, weights.value_dim(), value_first as usize];
+        let is_tensor = self.weights.device().has_tensor_arithmetic()
+            && number_bytes(cache) == 2
+            && sizes.iter().all(|size| size.is_multiple_of(HEAD_MULTIPLE));
+        let (heads, key_heads) = (attention.n_heads as u32, attention.n_kv_heads as u32);
+        if is_tensor {
+            let groups = key_heads * (heads / key_heads).div_ceil(HEADS_AT_ONCE);
+            return (Kernel::TensorAttention(cache), groups);
+        }
+        let has_wide_reads = (attention.head_dim * number_bytes(cache)).is_multiple_of(16);
+        (Kernel::Attention { cache, has_wide_reads }, heads)
+    }
+
     /// Records attention over the cache.
     fn attend(&mut self, index: usize, weights: &AttentionWeights) {
         let (attention, scratch) = (&weights.shape, self.scratch);
@@ -134,10 +151,8 @@ impl<'a> PassRun<'a> {
                 scratch.places.get(),
                 partials,
             ];
-            let cache = self.weights.cache_type();
-            let has_wide_reads = (attention.head_dim * number_bytes(cache)).is_multiple_of(16);
-            let kernel = Kernel::Attention { cache, has_wide_reads };
-            self.recorder.dispatch(kernel, &buffers, &parameters, [query_heads, chunk, splits]);
+            let (kernel, groups) = self.attention_kernel(weights, value_first);
+            self.recorder.dispatch(kernel, &buffers, &parameters, [groups, chunk, splits]);
             let parameters = parameters::Combine {
                 query_heads,
                 value_dim,

@@ -3,7 +3,7 @@
 use crate::error::GpuError;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use wgpu::{Adapter, AdapterInfo, Device};
+use wgpu::{Adapter, AdapterInfo, Device, ShaderModule};
 
 /// The environment variable that names the only interface to GPUs that is used: `cuda`. Without it,
 /// a GPU that has another driver is not used through CUDA.
@@ -81,7 +81,7 @@ pub(crate) fn unusable(used: &[Adapter]) -> Vec<String> {
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
 fn emulated_adapters(folder: &Path) -> Vec<Adapter> {
     #[cfg(feature = "cuda")]
-    return forerun_cuda::emulated_adapter(folder).into_iter().collect();
+    return forerun_cuda::emulated_adapter(folder, 0).into_iter().collect();
     #[cfg(not(feature = "cuda"))]
     Vec::new()
 }
@@ -130,6 +130,24 @@ pub(crate) fn launches(device: &Device) -> Option<CudaLaunches> {
     });
     #[cfg(not(feature = "cuda"))]
     None
+}
+
+/// Returns the compute capability of a device of CUDA's, such as 90 for 9.0. `None` for others.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn capability(device: &Device) -> Option<u32> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::capability(device);
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+/// Creates the shader of a kernel in CUDA C for a device of CUDA's.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn module(device: &Device, source: &str, threads: u32) -> ShaderModule {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::cuda_c_module(device, source.to_owned(), threads);
+    #[cfg(not(feature = "cuda"))]
+    unreachable!("only devices of CUDA's have tensor cores")
 }
 
 /// Returns the name of the file with compiled kernels for a device of CUDA's. `None` for others.

@@ -1,6 +1,7 @@
 //! An open GPU: its memory, its pipelines and its queue.
 
 use crate::adapter::{AdapterKind, GpuAdapter, find_adapters};
+use crate::arithmetic::Arithmetic;
 use crate::closing::{Closing, begin_call, close_unused};
 use crate::cuda::{self, CudaLaunches};
 use crate::error::{GpuError, GpuFailure};
@@ -50,6 +51,7 @@ pub struct GpuDevice {
     /// Whether shaders forbid contraction. Otherwise the driver compiles WGSL as it likes.
     exact: bool,
     probe: Option<Probe>,
+    pub(crate) arithmetic: Arithmetic,
     pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     store: Option<PipelineStore>,
     pub(crate) health: Arc<Health>,
@@ -110,8 +112,8 @@ impl GpuDevice {
     /// Opens the GPU with this number among [`GpuDevice::adapters`], and probes its arithmetic.
     ///
     /// # Errors
-    /// If there is no such GPU, or it lacks what the kernels need, or its driver refuses; and as
-    /// [`GpuDevice::adapters`].
+    /// If there is no such GPU, or it lacks what the kernels need or the arithmetic that
+    /// `FORERUN_GPU_ARITHMETIC` names, or its driver refuses; and as [`GpuDevice::adapters`].
     pub fn open(index: usize) -> Result<Arc<Self>, GpuError> {
         Self::open_with(index, GpuOptions::default())
     }
@@ -127,17 +129,17 @@ impl GpuDevice {
             let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             return Err(GpuError::NoAdapter { index, found });
         }
-        let (mut description, adapter) = adapters.swap_remove(index);
-        description.max_binding_bytes =
-            description.max_binding_bytes.min(options.max_binding_bytes);
+        let (description, adapter) = adapters.swap_remove(index);
         Self::open_adapter(description, &adapter, options)
     }
 
-    fn open_adapter(
-        description: GpuAdapter,
+    pub(crate) fn open_adapter(
+        mut description: GpuAdapter,
         adapter: &Adapter,
         options: GpuOptions,
     ) -> Result<Arc<Self>, GpuError> {
+        description.max_binding_bytes =
+            description.max_binding_bytes.min(options.max_binding_bytes);
         let name = || description.name.clone();
         if !adapter.features().contains(Features::IMMEDIATES) {
             return Err(GpuError::MissingFeature {
@@ -183,6 +185,7 @@ impl GpuDevice {
             compiles_spirv,
             exact,
             probe: None,
+            arithmetic: Arithmetic::Exact,
             pipelines: Mutex::default(),
             store,
             health,
@@ -193,6 +196,7 @@ impl GpuDevice {
             _closing: closing,
         };
         opened.probe = Some(Probe::run(&opened)?);
+        opened.choose_arithmetic()?;
         Ok(Arc::new(opened))
     }
 
@@ -209,6 +213,12 @@ impl GpuDevice {
     #[must_use]
     pub fn probe(&self) -> &Probe {
         self.probe.as_ref().expect("the probe has run")
+    }
+
+    /// Returns the arithmetic of products with matrices.
+    #[must_use]
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
     }
 
     /// Returns whether the shaders forbid the driver to contract and to reorder arithmetic. This is
@@ -242,9 +252,16 @@ impl GpuDevice {
         self.device.limits().max_compute_workgroup_storage_size
     }
 
+    /// Returns whether tensor cores compute what they can.
+    pub(crate) fn has_tensor_arithmetic(&self) -> bool {
+        matches!(self.arithmetic, Arithmetic::Tensor { .. })
+    }
+
     /// Returns the shapes of products that suit the GPU.
     pub(crate) fn product_shapes(&self) -> ProductShapes {
-        if self.is_software() {
+        if self.has_tensor_arithmetic() {
+            ProductShapes::Tensor
+        } else if self.is_software() {
             ProductShapes::Simple
         } else if self.shared_memory() < 32 << 10 {
             ProductShapes::Usual
@@ -273,6 +290,15 @@ impl GpuDevice {
             Arc::new(pipeline)
         };
         Arc::clone(pipelines.entry(kernel).or_insert_with(build))
+    }
+
+    /// Compiles a kernel from another source in CUDA C.
+    #[cfg(all(test, feature = "cuda"))]
+    pub(crate) fn replace_source(&self, kernel: Kernel, source: String) {
+        let module = cuda::module(&self.device, &source, kernel.workgroup());
+        let pipeline = Pipeline::of_module(&self.device, kernel, &module, None);
+        let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        pipelines.insert(kernel, Arc::new(pipeline));
     }
 
     /// Stores the pipelines that earlier passes have built, unless this pass has built others.

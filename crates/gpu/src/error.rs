@@ -1,5 +1,6 @@
 //! Errors of GPUs: of opening them, of loading models on them, and of passes.
 
+use crate::arithmetic::ARITHMETIC;
 use crate::cuda::API;
 use crate::rules::{INEXACT, SOFTWARE};
 use forerun_cache::StorageError;
@@ -18,6 +19,19 @@ pub enum GpuError {
         "{variable} chooses CUDA, which this build does not have: build it with the feature `cuda`, or unset {variable}"
     )]
     WithoutCuda { variable: &'static str },
+    /// The environment variable `FORERUN_GPU_ARITHMETIC` has an unknown value.
+    #[error(
+        "{ARITHMETIC} is {0:?}, but must be exact or tensor: set it to one of them, or unset it"
+    )]
+    UnknownArithmetic(String),
+    /// The arithmetic of tensor cores is asked for, and the GPU does not have it.
+    #[error("GPU {adapter} cannot use tensor cores: {reason}; set {ARITHMETIC}=exact, or unset it")]
+    NoTensorArithmetic { adapter: String, reason: &'static str },
+    /// The GPU failed while its tensor cores were probed.
+    #[error(
+        "{0}. It failed when its tensor cores were probed: unset {ARITHMETIC} to do without them"
+    )]
+    TensorProbe(GpuFailure),
     /// There is no adapter with this number.
     #[error("there is no GPU {index}; found {found}; install the Vulkan driver of the GPU")]
     NoAdapter { index: usize, found: String },

@@ -1,5 +1,6 @@
 //! The kernels: their sources, and the buffers that they read and write.
 
+use crate::tensor_tiles::TensorTiles;
 use forerun_formats::{BlockType, CacheType, WeightType};
 
 /// The widest head of attention: the compressed keys of DeepSeek.
@@ -45,6 +46,8 @@ pub(crate) enum ProductShapes {
     Usual,
     /// With 32 KiB of shared memory.
     Large,
+    /// For tensor cores.
+    Tensor,
 }
 
 /// A shader for one step of a pass.
@@ -69,6 +72,18 @@ pub(crate) enum Kernel {
         /// Whether the teams of a workgroup read inputs together, to shared memory.
         shares_inputs: bool,
     },
+    /// The same on tensor cores.
+    TensorLinear {
+        /// The type of the matrix.
+        weights: WeightType,
+        /// What a warp computes.
+        tiles: TensorTiles,
+        /// Whether the inputs are bf16: see [`Kernel::Round`].
+        has_rounded_inputs: bool,
+    },
+    /// Inputs of products on tensor cores as bf16. The product rounds equally, but its blocks read
+    /// more.
+    Round,
     /// Norms, limits and rotations of heads, and writes to the cache.
     Heads(CacheType),
     /// The parts of queries of compressed keys.
@@ -99,6 +114,9 @@ pub(crate) enum Kernel {
         /// read by words.
         has_wide_reads: bool,
     },
+    /// Attention over splits on tensor cores, for caches of 16 bits whose heads are multiples of
+    /// [`HEAD_MULTIPLE`](crate::tensor_tiles::HEAD_MULTIPLE).
+    TensorAttention(CacheType),
     /// The sum over splits.
     Combine,
     /// The inputs of layers next to the hidden state.
@@ -150,9 +168,16 @@ pub(crate) const RECUR_COLUMNS: u32 = 32;
 pub(crate) const MAX_WORKGROUP: u32 = 256;
 
 impl Kernel {
+    /// Returns whether its source is in CUDA C, and not in WGSL.
+    pub(crate) fn is_cuda_c(self) -> bool {
+        matches!(self, Self::TensorLinear { .. } | Self::Round | Self::TensorAttention(_))
+    }
+
     pub(crate) fn workgroup(self) -> u32 {
         match self {
             Self::Norm
+            | Self::TensorLinear { .. }
+            | Self::TensorAttention(_)
             | Self::Attention { .. }
             | Self::LatentKey(_)
             | Self::Lengths
@@ -169,7 +194,9 @@ impl Kernel {
     pub(crate) fn accesses(self) -> &'static [Access] {
         use Access::{Read, Write};
         match self {
-            Self::Embed(_) | Self::Linear { .. } | Self::Combine => &[Read, Read, Read, Write],
+            Self::Embed(_) | Self::Linear { .. } | Self::TensorLinear { .. } | Self::Combine => {
+                &[Read, Read, Read, Write]
+            }
             Self::Norm | Self::ConvolveBlock => &[Read, Read, Read, Read, Write],
             Self::LatentQuery => &[Read, Read, Write, Write],
             Self::LatentKey(_) => &[Read, Read, Read, Read, Write, Write],
@@ -178,8 +205,11 @@ impl Kernel {
             Self::Recur { .. } => &[Read, Read, Read, Read, Write, Write],
             Self::Finish => &[Read, Read, Read, Write],
             Self::Heads(_) => &[Read, Read, Read, Read, Write, Write, Write, Write],
-            Self::Attention { .. } => &[Read, Read, Read, Read, Read, Write],
+            Self::Attention { .. } | Self::TensorAttention(_) => {
+                &[Read, Read, Read, Read, Read, Write]
+            }
             Self::Route | Self::Mix => &[Read, Read, Write],
+            Self::Round => &[Read, Write],
             Self::Tiles => &[Read, Write, Write, Write],
             Self::Experts { .. } => &[Read, Read, Read, Read, Read, Write],
             Self::Activation | Self::OwnInput => &[Read, Read, Write],
@@ -191,9 +221,18 @@ impl Kernel {
     }
 
     /// Returns the product with a matrix for a pass of so many rows. Its bits do not depend on the
-    /// choice, which was measured on an H100.
-    pub(crate) fn linear(weights: WeightType, rows: u32, shapes: ProductShapes) -> Self {
-        let most = if shapes == ProductShapes::Large { MAX_TILE_ROWS } else { MAX_TILE_ROWS / 2 };
+    /// number of rows, which was measured on an H100 for other shapes than those of tensor cores.
+    pub(crate) fn linear(
+        weights: WeightType,
+        [rows, outputs]: [u32; 2],
+        shapes: ProductShapes,
+    ) -> Self {
+        if shapes == ProductShapes::Tensor && weights != WeightType::F32 {
+            let tiles = TensorTiles::new(rows, outputs);
+            return Self::TensorLinear { weights, tiles, has_rounded_inputs: false };
+        }
+        let is_large = matches!(shapes, ProductShapes::Large | ProductShapes::Tensor);
+        let most = if is_large { MAX_TILE_ROWS } else { MAX_TILE_ROWS / 2 };
         let tile = rows.next_power_of_two().min(most);
         let is_quantized = matches!(weights, WeightType::Quantized(_));
         let ([outputs, depth, teams], shares_inputs) = match tile {
@@ -208,7 +247,17 @@ impl Kernel {
         Self::Linear { weights, rows: tile, outputs, depth, teams, shares_inputs }
     }
 
-    /// Returns the complete WGSL source.
+    /// Returns the same product on tensor cores with inputs that are bf16.
+    pub(crate) fn with_rounded_inputs(self) -> Self {
+        match self {
+            Self::TensorLinear { weights, tiles, .. } => {
+                Self::TensorLinear { weights, tiles, has_rounded_inputs: true }
+            }
+            other => other,
+        }
+    }
+
+    /// Returns the complete WGSL source, or that in CUDA C for tensor cores.
     pub(crate) fn source(self) -> String {
         let lowest = || format!("const LOWEST: f32 = {:e}f;\n", f32::MIN);
         let experts = || format!("const MAX_EXPERTS: u32 = {MAX_EXPERTS}u;\n");
@@ -235,6 +284,13 @@ impl Kernel {
             Self::Experts { rows, .. } => {
                 tile(rows, EXPERT_OUTPUTS, TEAMS) + &format!("const PARTIAL_ROWS: u32 = {rows}u;\n")
             }
+            Self::TensorLinear { tiles, has_rounded_inputs, .. } => {
+                let TensorTiles { outputs, rows, spreads_parts } = tiles;
+                let inputs = if has_rounded_inputs { "U2" } else { "F4" };
+                format!("typedef {inputs} X;\n")
+                    + &format!("constexpr u32 OUTPUT_TILES = {outputs}, ROW_TILES = {rows};\n")
+                    + &format!("constexpr bool SPREADS_PARTS = {spreads_parts};\n")
+            }
             Self::Heads(_) | Self::LatentKey(_) => head_dim(),
             Self::Convolve { kernel } => format!("const KERNEL: u32 = {kernel}u;\n"),
             Self::Recur { key_dim } => {
@@ -253,6 +309,7 @@ impl Kernel {
     fn parts(self) -> Vec<&'static str> {
         const NUMBERS: &str = include_str!("shaders/numbers.wgsl");
         const HALVES: &str = include_str!("shaders/halves.wgsl");
+        const HALVES_CU: &str = include_str!("shaders/halves.cu");
         const BYTES: &str = include_str!("shaders/bytes.wgsl");
         const ROW: &str = include_str!("shaders/row.wgsl");
         const PRODUCT: &str = include_str!("shaders/product.wgsl");
@@ -283,6 +340,24 @@ impl Kernel {
                 let linear = include_str!("shaders/linear.wgsl");
                 vec![HALVES, BYTES, PRODUCT, weight_part(weights), linear]
             }
+            Self::TensorLinear { weights, .. } => {
+                let linear = include_str!("shaders/linear.cu");
+                vec![
+                    HALVES_CU,
+                    include_str!("shaders/levels.cu"),
+                    tensor_weight_part(weights),
+                    linear,
+                ]
+            }
+            Self::TensorAttention(cache) => {
+                let cache = match cache {
+                    CacheType::F16 => include_str!("shaders/cache_f16.cu"),
+                    CacheType::Bf16 => include_str!("shaders/cache_bf16.cu"),
+                    CacheType::F32 | CacheType::Q8 => unreachable!("not for tensor cores"),
+                };
+                vec![HALVES_CU, cache, include_str!("shaders/attention.cu")]
+            }
+            Self::Round => vec![include_str!("shaders/round.cu")],
             Self::Route => vec![NUMBERS, include_str!("shaders/route.wgsl")],
             Self::Tiles => vec![include_str!("shaders/tiles.wgsl")],
             Self::Experts { weights, .. } => {
@@ -338,6 +413,18 @@ fn weight_part(weights: WeightType) -> &'static str {
         WeightType::Quantized(BlockType::Q4_K) => include_str!("shaders/weights_q4_k.wgsl"),
         WeightType::Quantized(BlockType::Q6_K) => include_str!("shaders/weights_q6_k.wgsl"),
         WeightType::Quantized(_) => unreachable!("refused when the model was loaded"),
+    }
+}
+
+/// Returns how the weights of a matrix are read for tensor cores.
+fn tensor_weight_part(weights: WeightType) -> &'static str {
+    match weights {
+        WeightType::Bf16 => include_str!("shaders/weights_bf16.cu"),
+        WeightType::F16 => include_str!("shaders/weights_f16.cu"),
+        WeightType::Quantized(BlockType::Q8_0) => include_str!("shaders/weights_q8_0.cu"),
+        WeightType::Quantized(BlockType::Q4_K) => include_str!("shaders/weights_q4_k.cu"),
+        WeightType::Quantized(BlockType::Q6_K) => include_str!("shaders/weights_q6_k.cu"),
+        _ => unreachable!("not multiplied by tensor cores"),
     }
 }
 
@@ -438,12 +525,24 @@ mod tests {
     }
 
     /// The compute capabilities for which all kernels are compiled, as far as NVRTC knows them:
-    /// A100, H100, RTX 50.
+    /// A100, H100, B200, RTX 50.
     #[cfg(feature = "cuda")]
-    const CAPABILITIES: [u32; 3] = [80, 90, 120];
+    const CAPABILITIES: [u32; 4] = [80, 90, 100, 120];
     /// The number of kernels that are compiled for them, unless it is given.
     #[cfg(feature = "cuda")]
     const SAMPLED_KERNELS: u32 = 10;
+
+    #[cfg(feature = "cuda")]
+    fn cuda_source(kernel: Kernel) -> String {
+        use forerun_cuda::{Translation, translate};
+        let translation = match kernel.is_cuda_c() {
+            true => {
+                Ok(Translation::of_cuda_c(&kernel.source(), kernel.workgroup()).expect("a kernel"))
+            }
+            false => translate(&kernel.source()),
+        };
+        translation.unwrap_or_else(|error| panic!("{kernel:?}: {error}")).cuda_source()
+    }
 
     /// PTX has no operation on floats that its compiler may contract, and no array of a thread's
     /// own in memory. Machine code is made of it. `FORERUN_CASES` kernels are compiled, evenly
@@ -451,6 +550,7 @@ mod tests {
     #[cfg(feature = "cuda")]
     #[test]
     fn every_kernel_compiles_with_nvrtc_without_contraction_and_local_memory() {
+        use crate::tensor_tiles::LEAST_ROUNDED_ROWS;
         use forerun_core::testing::cases;
         use forerun_cuda::{Nvrtc, Output};
         use std::sync::{Mutex, PoisonError};
@@ -466,14 +566,14 @@ mod tests {
         let may_change = |kernel: Kernel, operation: &str| {
             let is_arithmetic = ["add.", "sub.", "mul.", "div.", "sqrt.", "mad.", "fma."];
             let is_rounded = operation.contains(".rn.") && !operation.contains(".ftz");
-            let is_fused = operation.starts_with("fma") && kernel != Kernel::Probe;
+            let may_fuse = kernel == Kernel::Probe || kernel.is_cuda_c();
+            let is_fused = operation.starts_with("fma") && !may_fuse;
             is_arithmetic.iter().any(|name| operation.starts_with(name))
                 && (!is_rounded || is_fused)
         };
         let in_memory = Mutex::new(Vec::new());
         let check = |kernel: Kernel| {
-            let source = forerun_cuda::translate(&kernel.source()).map(|it| it.cuda_source());
-            let source = source.unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
+            let source = cuda_source(kernel);
             for capability in CAPABILITIES.into_iter().filter(|own| known.contains(own)) {
                 let ptx = compile(kernel, &source, Output::Ptx(capability));
                 let ptx = String::from_utf8_lossy(&ptx);
@@ -492,10 +592,15 @@ mod tests {
         // GPU.
         let mut kernels = all();
         kernels.retain(|kernel| !matches!(kernel, Kernel::Linear { .. }));
+        let of_attention = [CacheType::F16, CacheType::Bf16].map(Kernel::TensorAttention);
+        kernels.extend([Kernel::Round].into_iter().chain(of_attention));
         for weights in WEIGHT_TYPES {
-            for shapes in [ProductShapes::Simple, ProductShapes::Usual, ProductShapes::Large] {
-                for rows in [1, 2, 4, 8, 16, 17] {
-                    let linear = Kernel::linear(weights, rows, shapes);
+            use ProductShapes::{Large, Simple, Tensor, Usual};
+            for shapes in [Simple, Usual, Large, Tensor] {
+                for rows in [1, 2, 4, 8, 16, 32, 64, 65] {
+                    let linear = Kernel::linear(weights, [rows, 64], shapes);
+                    let is_rounded = rows >= LEAST_ROUNDED_ROWS;
+                    let linear = if is_rounded { linear.with_rounded_inputs() } else { linear };
                     if !kernels.contains(&linear) {
                         kernels.push(linear);
                     }

@@ -130,7 +130,7 @@ impl<'a> PassRun<'a> {
     ) {
         let (rows, outputs) = (self.row_count(), matrix.outputs as u32);
         let shapes = self.weights.device().product_shapes();
-        let kernel = Kernel::linear(matrix.weight_type, rows, shapes);
+        let kernel = Kernel::linear(matrix.weight_type, [rows, outputs], shapes);
         for part in &matrix.parts {
             let parameters = Linear {
                 x_offset: (from.offset + part.first_head * from.head) as u32 / 4,

@@ -7,9 +7,9 @@
 //! # Bits
 //!
 //! A row's bits depend only on its own prefix, never on other rows, slots or pages. With Vulkan,
-//! they are defined (see the guide): shaders forbid the driver to contract or reorder arithmetic,
-//! functions are this crate's own, and every sum has one order, whatever the number of rows and the
-//! GPU:
+//! and with CUDA except on tensor cores ([`Arithmetic`]), they are defined (see the guide): shaders
+//! forbid the driver to contract or reorder arithmetic, functions are this crate's own, and every
+//! sum has one order, whatever the number of rows and the GPU:
 //!
 //! * a product with a matrix: product `i` belongs to partial sum `(i / 8) mod 32`;
 //! * norms and the weights of attention: term `i` belongs to partial sum `i mod 256`, where `i` is
@@ -28,6 +28,7 @@
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
 
 mod adapter;
+mod arithmetic;
 mod attention;
 mod bandwidth;
 mod best;
@@ -75,6 +76,7 @@ mod scratch;
 mod spirv;
 mod states;
 mod support;
+mod tensor_tiles;
 #[cfg(test)]
 mod testing;
 mod uploader;
@@ -82,6 +84,7 @@ mod weights;
 mod widths;
 
 pub use adapter::{AdapterKind, GpuAdapter};
+pub use arithmetic::Arithmetic;
 pub use cost::{PassCost, PassTimes};
 pub use cuda::CudaLaunches;
 pub use device::{GpuDevice, GpuOptions};

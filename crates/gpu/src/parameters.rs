@@ -27,6 +27,7 @@ parameters! {
         quarters: u32, outputs: u32, x_offset: u32, x_stride: u32, x_head: u32, y_offset: u32,
         y_stride: u32, y_head: u32, rows: u32, flags: u32, factor: f32,
     }
+    Round, "round.cu" { first: u32, quarters: u32 }
     Heads, "heads.wgsl" {
         query_heads: u32, key_heads: u32, head_dim: u32, flags: u32, half_rotated: u32,
         epsilon: f32, limit: f32, layer: u32, table: u32, row_width: u32,

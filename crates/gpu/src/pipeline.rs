@@ -1,5 +1,6 @@
 //! Kernels, compiled for a device.
 
+use crate::cuda;
 use crate::device::PARAMETER_BYTES;
 use crate::kernel::{Access, Kernel};
 use bytemuck::Pod;
@@ -25,11 +26,28 @@ pub(crate) struct Pipeline {
 
 impl Pipeline {
     /// Compiles a kernel: as SPIR-V without contraction, or as WGSL, from which CUDA C without
-    /// contraction is made. The driver may find it in `cache`, or adds it.
+    /// contraction is made, or as CUDA C. The driver may find it in `cache`, or adds it.
     pub(crate) fn new(
         device: &Device,
         kernel: Kernel,
         as_spirv: bool,
+        cache: Option<&PipelineCache>,
+    ) -> Self {
+        let module = if kernel.is_cuda_c() {
+            cuda::module(device, &kernel.source(), kernel.workgroup())
+        } else if as_spirv {
+            exact_module(device, kernel)
+        } else {
+            module(device, kernel.source())
+        };
+        Self::of_module(device, kernel, &module, cache)
+    }
+
+    /// Creates the pipeline of a compiled kernel.
+    pub(crate) fn of_module(
+        device: &Device,
+        kernel: Kernel,
+        module: &ShaderModule,
         cache: Option<&PipelineCache>,
     ) -> Self {
         let entry = |(binding, access): (usize, &Access)| BindGroupLayoutEntry {
@@ -52,13 +70,11 @@ impl Pipeline {
             bind_group_layouts: &[Some(&layout)],
             immediate_size: PARAMETER_BYTES,
         });
-        let module =
-            if as_spirv { exact_module(device, kernel) } else { module(device, kernel.source()) };
         let name = format!("{kernel:?}");
         let pipeline = device.create_compute_pipeline(&ComputePipelineDescriptor {
             label: Some(&name),
             layout: Some(&pipeline_layout),
-            module: &module,
+            module,
             entry_point: Some(ENTRY_POINT),
             compilation_options: PipelineCompilationOptions {
                 zero_initialize_workgroup_memory: false,

@@ -81,7 +81,11 @@ impl Probe {
             fma_is_fused: !differs(FMA, |a, b| a.mul_add(b, -b)),
             flushes_subnormals: differs(6, |a, _| a * 1e-38 * 0.125),
             functions_are_exact: !functions.contains(&true),
-            fingerprint: fingerprint(results),
+            fingerprint: {
+                let all = results.iter().flat_map(|result| result.iter().enumerate());
+                let all = all.filter(|(index, _)| *index != FMA);
+                fingerprint(all.map(|(_, number)| number.to_bits()))
+            },
         }
     }
 
@@ -110,12 +114,9 @@ impl fmt::Display for Probe {
     }
 }
 
-/// Returns a number for the bits of results, except those of `fma` (FNV-1a).
-fn fingerprint(results: &[[f32; RESULTS]]) -> u64 {
-    let numbers = results.iter().flat_map(|result| result.iter().enumerate());
-    let numbers = numbers.filter(|(index, _)| *index != FMA);
-    let bytes = numbers.flat_map(|(_, number)| number.to_bits().to_le_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+/// Returns a number for bits (FNV-1a).
+pub(crate) fn fingerprint(bits: impl Iterator<Item = u32>) -> u64 {
+    bits.flat_map(u32::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
@@ -125,10 +126,10 @@ fn exponential(x: f32) -> f32 {
     forerun_vector::exp(x)
 }
 
-/// Returns pairs of numbers of many magnitudes, with all bits of their significands in use.
-fn pairs() -> Vec<[f32; 2]> {
+/// Returns numbers of many magnitudes, with all bits of their significands in use.
+pub(crate) fn numbers(count: usize) -> impl Iterator<Item = f32> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let mut next = || {
+    (0..count).map(move |_| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -136,8 +137,12 @@ fn pairs() -> Vec<[f32; 2]> {
         let magnitude = ((state >> 32) & 15) as i32 - 8;
         let sign = if state & 1 == 0 { 1.0 } else { -1.0 };
         sign * f32::from_bits(significand) * 2.0_f32.powi(magnitude)
-    };
-    (0..PAIRS).map(|_| [next(), next()]).collect()
+    })
+}
+
+fn pairs() -> Vec<[f32; 2]> {
+    let all: Vec<f32> = numbers(2 * PAIRS).collect();
+    all.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect()
 }
 
 #[cfg(test)]

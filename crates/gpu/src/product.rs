@@ -5,6 +5,7 @@ use crate::matrix::GpuMatrix;
 use crate::pacer::work_of_product;
 use crate::parameters::Linear;
 use crate::recorder::Recorder;
+use crate::tensor_tiles::LEAST_ROUNDED_ROWS;
 use std::ops::Range;
 use wgpu::Buffer;
 
@@ -61,11 +62,12 @@ impl Recorder<'_> {
     ) {
         let ProductRows { rows, first_x, first_y } = rows;
         let shapes = self.device().product_shapes();
+        let mut rounded = None;
         for part in &matrix.parts {
             let has_bias = if part.bias.is_some() { Linear::HAS_BIAS } else { 0 };
             let (adds, factor) = store.parts();
             let adds = if adds { Linear::ADDS } else { 0 };
-            let parameters = Linear {
+            let mut parameters = Linear {
                 x_offset: first_x / 4,
                 y_offset: first_y * matrix.outputs as u32 + part.first_output as u32,
                 y_stride: matrix.outputs as u32,
@@ -75,8 +77,23 @@ impl Recorder<'_> {
             };
             let bias = part.bias.as_ref().unwrap_or(unused);
             let outputs = part.outputs as u32;
-            let kernel = Kernel::linear(part.weight_type, rows, shapes);
+            let kernel = Kernel::linear(part.weight_type, [rows, outputs], shapes);
             let groups = linear_groups(kernel, outputs, rows);
+            // All parts have the same inputs.
+            let inputs = match kernel {
+                Kernel::TensorLinear { .. } if rows >= LEAST_ROUNDED_ROWS => {
+                    let all = [first_x / 4, rows * parameters.quarters];
+                    rounded.get_or_insert_with(|| self.rounded(x, all)).as_ref()
+                }
+                _ => None,
+            };
+            let (kernel, x) = match inputs {
+                Some(inputs) => {
+                    parameters.x_offset = 0;
+                    (kernel.with_rounded_inputs(), inputs)
+                }
+                None => (kernel, x),
+            };
             self.dispatch(kernel, &[&part.weights, x, bias, y], &parameters, groups);
             self.add_work(work_of_product(part.weights.size(), rows));
         }
@@ -88,6 +105,10 @@ pub(crate) fn linear_groups(kernel: Kernel, outputs: u32, rows: u32) -> [u32; 3]
     match kernel {
         Kernel::Linear { rows: at_once, outputs: each, teams, .. } => {
             [rows.div_ceil(at_once), outputs.div_ceil(teams * each), 1]
+        }
+        Kernel::TensorLinear { tiles, .. } => {
+            let [of_rows, of_outputs] = tiles.of_block();
+            [rows.div_ceil(of_rows), outputs.div_ceil(of_outputs), 1]
         }
         _ => unreachable!("a product"),
     }

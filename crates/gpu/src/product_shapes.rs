@@ -19,6 +19,9 @@ const INPUTS: u32 = 4100;
 
 const MOST_ROWS: u32 = 17;
 
+/// More than warps of tensor cores share.
+const MOST_TENSOR_ROWS: u32 = 70;
+
 /// Returns a buffer with numbers of moderate size in every type.
 pub(crate) fn numbers(device: &GpuDevice, bytes: u64) -> Buffer {
     let buffer = device.allocate("numbers", bytes).unwrap();
@@ -53,8 +56,8 @@ impl Product {
     fn new(device: &Arc<GpuDevice>, weight_type: WeightType, heads: u32) -> Self {
         let row = row_bytes(weight_type, INPUTS as usize) as u64;
         let weights = numbers(device, u64::from(heads * OUTPUTS) * row);
-        let x = numbers(device, u64::from(MOST_ROWS * heads * INPUTS) * 4);
-        let y = numbers(device, u64::from(MOST_ROWS * heads * OUTPUTS) * 4);
+        let x = numbers(device, u64::from(MOST_TENSOR_ROWS * heads * INPUTS) * 4);
+        let y = numbers(device, u64::from(MOST_TENSOR_ROWS * heads * OUTPUTS) * 4);
         Self { device: Arc::clone(device), weight_type, heads, weights, x, y }
     }
 
@@ -88,6 +91,31 @@ impl Product {
         bits
     }
 
+    /// Checks that tensor cores have the same bits in all shapes, near those of the exact product.
+    #[cfg(feature = "cuda")]
+    fn check_tensor(&self) {
+        let weights = self.weight_type;
+        let tensor = |rows| Kernel::linear(weights, [rows, OUTPUTS], ProductShapes::Tensor);
+        let expected = self.bits(tensor(MOST_TENSOR_ROWS), MOST_TENSOR_ROWS);
+        // The tiles of a pass of `of` rows: those of many rows also suit many outputs. Other types
+        // than bf16 differ in how they are read.
+        let tiles = [[31, 31], [40, 70], [1, 1], [7, 7], [16, 16], [50, 50]];
+        let tiles = if weights == WeightType::Bf16 { &tiles[..] } else { &tiles[..3] };
+        for &[rows, of] in tiles {
+            let found = self.bits(tensor(of), rows);
+            assert_eq!(found, expected[..found.len()], "{weights}, {rows} rows of {of}");
+        }
+        let float = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect::<Vec<_>>();
+        let (found, exact) = (
+            float(expected),
+            float(self.bits(Kernel::linear(weights, [1, OUTPUTS], ProductShapes::Simple), 2)),
+        );
+        let largest = exact.iter().fold(0.0, |largest: f32, number| largest.max(number.abs()));
+        for (found, exact) in found.iter().zip(&exact) {
+            assert!((found - exact).abs() < 0.01 * largest, "{weights}: {found} for {exact}");
+        }
+    }
+
     /// Checks that all shapes have the bits of the simplest one.
     fn check(&self) {
         let weights = self.weight_type;
@@ -100,7 +128,7 @@ impl Product {
                 continue;
             }
             for rows in [1, 2, 3, 7, MOST_ROWS] {
-                let kernel = Kernel::linear(weights, rows, shapes);
+                let kernel = Kernel::linear(weights, [rows, OUTPUTS], shapes);
                 if checked.contains(&kernel) {
                     continue;
                 }
@@ -121,4 +149,16 @@ fn products_have_the_same_bits_in_all_shapes() {
         Product::new(&device, weight_type, 1).check();
     }
     Product::new(&device, WeightType::Bf16, 2).check();
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn tensor_cores_give_a_row_the_same_bits_in_all_shapes() {
+    let Some(device) = crate::arithmetic::tests::with_tensor_cores() else { return };
+    for weight_type in WEIGHT_TYPES {
+        if weight_type != WeightType::F32 {
+            Product::new(&device, weight_type, 1).check_tensor();
+        }
+    }
+    Product::new(&device, WeightType::Bf16, 2).check_tensor();
 }

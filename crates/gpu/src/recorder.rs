@@ -5,6 +5,8 @@ use crate::device::GpuDevice;
 use crate::kernel::Kernel;
 use crate::kernel_timer::KernelTimer;
 use crate::pacer::Pacer;
+use crate::parameters::{Round, groups_of_elements};
+use crate::scratch::GrowingBuffer;
 use bytemuck::Pod;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -18,12 +20,16 @@ const EARLY_DISPATCHES: usize = 64;
 
 /// Bindings of buffers to kernels that earlier passes made.
 #[derive(Default)]
-pub(crate) struct BoundBuffers(HashMap<(Kernel, Vec<Buffer>), BindGroup>);
+pub(crate) struct BoundBuffers {
+    groups: HashMap<(Kernel, Vec<Buffer>), BindGroup>,
+    /// The inputs of the last product, rounded.
+    rounded: GrowingBuffer, // [rows, inputs]
+}
 
 impl BoundBuffers {
     /// Forgets all bindings, because buffers were replaced.
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.groups.clear();
     }
 }
 
@@ -99,7 +105,7 @@ impl<'a> Recorder<'a> {
         let key = (kernel, buffers.iter().map(|&buffer| buffer.clone()).collect());
         let device = self.device;
         let bind = || device.pipeline(kernel).bind(device.inner(), buffers);
-        let group = self.bound.0.entry(key).or_insert_with(bind).clone();
+        let group = self.bound.groups.entry(key).or_insert_with(bind).clone();
         self.record(kernel, &group, bytemuck::bytes_of(parameters), groups);
     }
 
@@ -113,6 +119,19 @@ impl<'a> Recorder<'a> {
     ) {
         let group = self.device.pipeline(kernel).bind(self.device.inner(), buffers);
         self.record(kernel, &group, bytemuck::bytes_of(parameters), groups);
+    }
+
+    /// Records the rounding of inputs to bf16, from a quarter of `x` on. Returns the buffer with the
+    /// result; `None` if there is no memory for it.
+    pub(crate) fn rounded(&mut self, x: &Buffer, [first, quarters]: [u32; 2]) -> Option<Buffer> {
+        let bytes = u64::from(quarters) * 8;
+        if self.bound.rounded.reserve(self.device, bytes).ok()? {
+            self.bound.clear();
+        }
+        let rounded = self.bound.rounded.get().clone();
+        let groups = groups_of_elements(quarters);
+        self.dispatch(Kernel::Round, &[x, &rounded], &Round { first, quarters }, groups);
+        Some(rounded)
     }
 
     fn record(

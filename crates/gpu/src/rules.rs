@@ -1,6 +1,7 @@
 //! Which GPUs may be used.
 
 use crate::adapter::{AdapterKind, GpuAdapter};
+use crate::arithmetic::Arithmetic;
 use crate::device::{GpuDevice, GpuOptions};
 use crate::error::GpuError;
 use crate::pipeline_store::folder_from_environment;
@@ -65,7 +66,7 @@ impl GpuRules {
     }
 
     fn check_bits(self, examined: &Examined) -> Result<(), GpuError> {
-        let Examined { adapter, probe, forbids_contraction } = examined;
+        let Examined { adapter, probe, forbids_contraction, .. } = examined;
         match self.inexact || probe.has_defined_bits() {
             true => Ok(()),
             false => Err(GpuError::OtherBits {
@@ -97,6 +98,7 @@ impl GpuRules {
 struct Examined {
     adapter: GpuAdapter,
     probe: Probe,
+    arithmetic: Arithmetic,
     forbids_contraction: bool,
 }
 
@@ -105,6 +107,7 @@ impl Examined {
         Self {
             adapter: device.adapter().clone(),
             probe: *device.probe(),
+            arithmetic: device.arithmetic(),
             forbids_contraction: device.forbids_contraction(),
         }
     }
@@ -117,14 +120,15 @@ impl Examined {
         let is_same_driver = self.adapter.name == other.adapter.name
             && self.adapter.backend == other.adapter.backend
             && self.adapter.driver == other.adapter.driver;
-        self.probe.fingerprint == other.probe.fingerprint
+        self.arithmetic == other.arithmetic
+            && self.probe.fingerprint == other.probe.fingerprint
             && (follows_rules(self) && follows_rules(other) || is_same_driver)
     }
 }
 
 impl fmt::Display for Examined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.adapter, self.probe)
+        write!(f, "{} ({}, {})", self.adapter, self.probe, self.arithmetic)
     }
 }
 
@@ -189,6 +193,7 @@ mod tests {
         let card = |has_defined_bits, forbids_contraction| Examined {
             adapter: GpuAdapter { backend: "Metal".into(), ..adapter(0, AdapterKind::Discrete) },
             probe: probe(has_defined_bits, 1),
+            arithmetic: Arithmetic::Exact,
             forbids_contraction,
         };
         assert!(strict.check_bits(&card(true, true)).is_ok());
@@ -211,11 +216,19 @@ mod tests {
         let examined = |(adapter, probe), forbids_contraction| Examined {
             adapter,
             probe,
+            arithmetic: Arithmetic::Exact,
             forbids_contraction,
         };
         let equal = |one, other| examined(one, true).has_bits_of(&examined(other, true));
         let exact = || (card(0), probe(true, 1));
         assert!(examined(exact(), false).has_bits_of(&examined(exact(), false)));
+        let tensor = |fingerprint| Examined {
+            arithmetic: Arithmetic::Tensor { capability: 90, fingerprint },
+            ..examined(exact(), true)
+        };
+        assert!(tensor(1).has_bits_of(&tensor(1)));
+        assert!(!tensor(1).has_bits_of(&tensor(2)));
+        assert!(!tensor(1).has_bits_of(&examined(exact(), true)));
         let another = (card(1), probe(true, 1));
         assert!(!examined(exact(), true).has_bits_of(&examined(another, false)));
         assert!(equal((card(0), probe(true, 1)), (card(1), probe(true, 1))));

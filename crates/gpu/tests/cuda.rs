@@ -7,11 +7,11 @@ use std::process::Command;
 /// Runs tests of this program on the emulator. Without a C++ compiler, prints that they are
 /// skipped.
 fn run(tests: &[&str]) {
-    run_with("1", tests);
+    run_with(("FORERUN_CUDA_GRAPHS", "1"), tests);
 }
 
-/// The same with graphs or without them: 0.
-fn run_with(graphs: &str, tests: &[&str]) {
+/// The same with another variable.
+fn run_with((variable, value): (&str, &str), tests: &[&str]) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cuda-emulator");
     let child = Command::new(std::env::current_exe().unwrap())
         .args(tests)
@@ -19,7 +19,7 @@ fn run_with(graphs: &str, tests: &[&str]) {
         .env("FORERUN_CUDA_EMULATOR", folder)
         .env("FORERUN_GPU", "0")
         .env("FORERUN_CASES", "1")
-        .env("FORERUN_CUDA_GRAPHS", graphs)
+        .env(variable, value)
         .output()
         .unwrap();
     let (text, errors) =
@@ -65,10 +65,21 @@ fn passes_that_come_again_have_the_same_bits() {
 #[test]
 fn graphs_may_be_turned_off() {
     run_with(
-        "0",
+        ("FORERUN_CUDA_GRAPHS", "0"),
         &[
             "graphs::models_that_come_and_go_have_their_own_bits",
             "graphs::a_decoded_token_is_two_launches",
+        ],
+    );
+}
+
+#[test]
+fn tensor_cores_give_a_row_the_same_bits_in_every_pass() {
+    run_with(
+        ("FORERUN_GPU_ARITHMETIC", "tensor"),
+        &[
+            "tensor::all_families_have_the_bits_of_fresh_passes",
+            "tensor::any_script_of_passes_has_the_bits_of_fresh_passes",
         ],
     );
 }

@@ -15,3 +15,4 @@ mod reference_device;
 mod row_invariance;
 mod speculators;
 mod split_models;
+mod tensor;

@@ -29,7 +29,7 @@ fn found() -> Result<Vec<Check>, GpuError> {
         }
         Ok(device) if device.probe().has_defined_bits() && adapter.is_untried() => Check::advice(
             "gpu",
-            format!("{adapter}; {}", device.probe()),
+            format!("{adapter}; {}, {}", device.probe(), device.arithmetic()),
             format!(
                 "forerun has never run on a GPU through {}: check it with `forerun certify`",
                 adapter.backend

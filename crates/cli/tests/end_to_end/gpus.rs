@@ -3,13 +3,18 @@
 
 use crate::common::{Models, Run};
 use forerun::placement::available_cores;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 
 const PROMPT: &str = "one two one two one two";
 
+/// The folder of the emulator's kernels.
+const EMULATOR_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cuda-emulator");
+
 /// Returns a run that uses the emulator. Its compiled kernels are kept for later runs.
 fn on_emulator(run: Run) -> Run {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cuda-emulator");
-    run.variable("FORERUN_CUDA_EMULATOR", folder).variable("FORERUN_GPU_SOFTWARE", "1")
+    run.variable("FORERUN_CUDA_EMULATOR", EMULATOR_FOLDER).variable("FORERUN_GPU_SOFTWARE", "1")
 }
 
 /// Returns whether there is an emulator. If not, says so.
@@ -83,4 +88,40 @@ fn an_unknown_interface_is_an_error_that_names_the_known_ones() {
     let doctor = Run::of("doctor --offline --no-measure");
     let report = doctor.variable("FORERUN_GPU_API", "vulkan").succeed().output();
     assert!(report.contains(words), "{report}");
+}
+
+/// The script for the first day with a GPU, on the emulator, with what is built.
+#[test]
+#[cfg(unix)]
+fn the_first_run_on_a_gpu_writes_its_results() {
+    use std::os::unix::fs::symlink;
+    if !has_emulator() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let forerun = Path::new(env!("CARGO_BIN_EXE_forerun"));
+    symlink(forerun, folder.path().join("forerun")).unwrap();
+    let first_run = forerun.with_file_name("examples").join("first_run");
+    let has_passes = first_run.exists();
+    if has_passes {
+        symlink(first_run, folder.path().join("first_run")).unwrap();
+    }
+    let (models, results) = (Models::pair(), folder.path().join("results.json"));
+    let child = Command::new("bash")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/gpu_first_run.sh"))
+        .args([folder.path(), &results, Path::new("--toy"), &models.target(), &models.drafter()])
+        .env("FORERUN_CUDA_EMULATOR", EMULATOR_FOLDER)
+        .env("FORERUN_GPU_SOFTWARE", "1")
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&child.stderr);
+    let text = std::fs::read_to_string(&results).unwrap();
+    assert!(child.status.success(), "{errors}{text}");
+    let results: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(results["speculative"]["status"], 0, "{text}");
+    if has_passes {
+        let output = &results["passes_tensor"]["output"];
+        assert!(output["arithmetic"].as_str().unwrap().starts_with("tensor"), "{text}");
+        assert_eq!(output["passes"].as_array().unwrap().len(), 6, "{text}");
+    }
 }

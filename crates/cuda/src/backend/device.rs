@@ -12,7 +12,7 @@ use super::pipeline::{
 };
 use super::queue::{Launches, Work};
 use crate::driver::{Context, DeviceInfo, DriverError, Memory, Operation, Place};
-use crate::translate::translate;
+use crate::translate::{Translation, translate};
 use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
@@ -33,10 +33,11 @@ use wgpu::{
     BlasGeometrySizeDescriptors, BufferAsyncError, BufferDescriptor, CommandEncoderDescriptor,
     ComputePipelineDescriptor, CreateBlasDescriptor, CreateTlasDescriptor, Device,
     DeviceLostReason, Error, ErrorFilter, ExternalTextureDescriptor, Features, InternalCounters,
-    Limits, MeshPipelineDescriptor, PipelineCacheDescriptor, PipelineLayoutDescriptor, PollError,
-    PollStatus, QuerySetDescriptor, RenderBundleEncoderDescriptor, RenderPipelineDescriptor,
-    SamplerDescriptor, ShaderModuleDescriptor, ShaderModuleDescriptorPassthrough,
-    ShaderRuntimeChecks, ShaderSource, TextureDescriptor, TextureView, UncapturedErrorHandler,
+    Limits, MeshPipelineDescriptor, PassthroughShaderEntryPoint, PipelineCacheDescriptor,
+    PipelineLayoutDescriptor, PollError, PollStatus, QuerySetDescriptor,
+    RenderBundleEncoderDescriptor, RenderPipelineDescriptor, SamplerDescriptor, ShaderModule,
+    ShaderModuleDescriptor, ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks, ShaderSource,
+    TextureDescriptor, TextureView, UncapturedErrorHandler,
 };
 
 /// A wait asks the driver all the time for so long, then it sleeps between questions.
@@ -90,6 +91,28 @@ pub fn launches(device: &Device) -> Option<Launches> {
 #[must_use]
 pub fn code_key(device: &Device) -> Option<&str> {
     Some(&device.as_custom::<CudaDevice>()?.0.info.code_key)
+}
+
+/// Returns the compute capability of a device of CUDA's, such as 90 for 9.0. `None` for others.
+#[must_use]
+pub fn capability(device: &Device) -> Option<u32> {
+    Some(device.as_custom::<CudaDevice>()?.0.info.capability)
+}
+
+/// Creates the shader of a kernel in CUDA C: see [`Translation::of_cuda_c`]. Its entry point is
+/// `main`.
+#[must_use]
+pub fn cuda_c_module(device: &Device, source: String, threads: u32) -> ShaderModule {
+    let entry_point =
+        PassthroughShaderEntryPoint { name: "main".into(), workgroup_size: (threads, 1, 1) };
+    // wgpu has no name for CUDA C, and does not use GLSL.
+    let descriptor = ShaderModuleDescriptorPassthrough {
+        entry_points: vec![entry_point].into(),
+        glsl: Some(source.into()),
+        ..ShaderModuleDescriptorPassthrough::default()
+    };
+    // SAFETY: shaders of this backend are trusted, as those in WGSL.
+    unsafe { device.create_shader_module_passthrough(descriptor) }
 }
 
 impl Inner {
@@ -284,10 +307,16 @@ impl DeviceInterface for CudaDevice {
 
     unsafe fn create_shader_module_passthrough(
         &self,
-        _: &ShaderModuleDescriptorPassthrough<'_>,
+        desc: &ShaderModuleDescriptorPassthrough<'_>,
     ) -> DispatchShaderModule {
-        self.0.errors.report_invalid("a shader that is not WGSL");
-        DispatchShaderModule::custom(CudaShader(None))
+        let kernel = match (&desc.glsl, desc.entry_points.first()) {
+            (Some(source), Some(entry)) => Translation::of_cuda_c(source, entry.workgroup_size.0),
+            _ => None,
+        };
+        if kernel.is_none() {
+            self.0.errors.report_invalid("a shader that is neither WGSL nor a kernel in CUDA C");
+        }
+        DispatchShaderModule::custom(CudaShader(kernel))
     }
 
     fn create_bind_group_layout(

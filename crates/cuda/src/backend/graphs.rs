@@ -160,7 +160,7 @@ mod tests {
     impl Copies {
         /// Returns `None`, with a message, without a C++ compiler.
         fn new() -> Option<Self> {
-            let emulator = Emulator::new(std::env::temp_dir());
+            let emulator = Emulator::new(std::env::temp_dir(), 0);
             if emulator.is_none() {
                 println!("skipped: the emulator needs a C++ compiler on x86-64 or aarch64");
             }

@@ -213,7 +213,7 @@ pub(super) fn open_without_graphs() -> Option<Opened> {
 }
 
 fn open_with(has_graphs: bool) -> Option<Opened> {
-    let emulator = Emulator::new(folder());
+    let emulator = Emulator::new(folder(), 0);
     if emulator.is_none() {
         println!("skipped: the emulator needs a C++ compiler on x86-64 or aarch64");
     }

@@ -170,6 +170,7 @@ impl OpenedPlan {
             translates,
             drafter_context,
             reads_features: loaded.features.is_some(),
+            target_arithmetic: loaded.gpu_targets.values().find_map(PlacedWeights::arithmetic),
             workers,
             sequences: AtomicU64::new(0),
             cache_usage: loaded.cache_usage().clone(),

@@ -13,6 +13,8 @@ use super::tensor_rows::TensorRows;
 use super::weight_file::WeightFile;
 use super::{Dtype, TensorSource, write_safetensors};
 use crate::architecture::{Architecture, QkNorms};
+use crate::block_type::BlockType;
+use crate::blocks::quantize;
 use crate::config::{
     Config, Family, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling, SlidingLayers,
     SlidingWindow,
@@ -25,7 +27,7 @@ use half::{bf16, f16};
 use safetensors::tensor::View;
 use serde_json::{Value, json};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::f64::consts::TAU;
 use std::fs;
 use std::io;
@@ -693,6 +695,78 @@ impl TensorSource for RandomTensors {
 
     fn float_type(&self) -> Result<WeightType, LoadError> {
         Ok(WeightType::F32)
+    }
+}
+
+/// Tensors of any architecture whose matrices begin with the same random weights, so that models of
+/// billions of weights are made at once: for measurements.
+pub struct RepeatedTensors {
+    tensors: HashSet<Tensor>,
+    matrices: WeightFile,
+    vectors: WeightFile,
+    dtype: Dtype,
+}
+
+impl RepeatedTensors {
+    /// The number of different weights.
+    const WEIGHTS: usize = 1 << 20;
+
+    /// Creates the tensors of an architecture: matrices in blocks of a type, or bf16, and vectors of
+    /// ones.
+    #[must_use]
+    pub fn new(architecture: &Architecture, block_type: Option<BlockType>) -> Self {
+        let mut normal = Normal { state: 5 };
+        let weights: Vec<f32> = (0..Self::WEIGHTS).map(|_| 0.02 * normal.next()).collect();
+        let (mut bytes, dtype) = (Vec::new(), block_type.map_or(Dtype::Bf16, Dtype::Block));
+        match block_type {
+            Some(block_type) => quantize(block_type, &weights, None, &mut bytes),
+            None => {
+                let weights = weights.into_iter().map(bf16::from_f32);
+                bytes.extend(weights.flat_map(bf16::to_le_bytes));
+            }
+        }
+        let (mut most_weights, mut longest) = (0, 0);
+        for tensor in architecture.tensors() {
+            match architecture.shape(tensor)[..] {
+                [length] => longest = length.max(longest),
+                ref shape => most_weights = shape.iter().product::<usize>().max(most_weights),
+            }
+        }
+        let file = |bytes| WeightFile::from_bytes(RANDOM_TENSORS.into(), bytes);
+        Self {
+            tensors: architecture.tensors().collect(),
+            matrices: file(bytes.repeat(most_weights.div_ceil(Self::WEIGHTS))),
+            vectors: file(1.0_f32.to_le_bytes().repeat(longest)),
+            dtype,
+        }
+    }
+}
+
+impl TensorSource for RepeatedTensors {
+    fn has(&self, tensor: Tensor) -> bool {
+        self.tensors.contains(&tensor)
+    }
+
+    fn rows(&self, tensor: Tensor, shape: &[usize]) -> Result<TensorRows<'_>, LoadError> {
+        let is_vector = shape.len() == 1;
+        let (file, dtype) =
+            if is_vector { (&self.vectors, Dtype::F32) } else { (&self.matrices, self.dtype) };
+        Ok(TensorRows {
+            file,
+            tensor: tensor.to_string(),
+            bytes: 0..file.bytes().len(),
+            dtype,
+            rows: shape.iter().rev().skip(1).product(),
+            columns: shape.last().copied().unwrap_or(0),
+            layout: RowLayout::PLAIN,
+            is_vector,
+            quantized: None,
+            assembled: None,
+        })
+    }
+
+    fn float_type(&self) -> Result<WeightType, LoadError> {
+        Ok(WeightType::Bf16)
     }
 }
 
