@@ -163,7 +163,7 @@ def check_switches(browser, url):
     page.click("#settings summary")
     page.fill("#max-tokens", "24")
     methods = page.locator("#method option:not([disabled])").evaluate_all("all => all.map(one => one.value)")
-    assert methods == ["autoregressive", "speculative", "pearl", "dsi"], methods
+    assert methods == ["autoregressive", "speculative", "pearl", "dsi", "ssd", "auto"], methods
     for method in methods:
         page.click("#new-chat")
         page.select_option("#method", method)
@@ -301,7 +301,7 @@ def check_keyboard(browser, url):
         if focused() == "side-by-side":
             page.keyboard.press("Space")
             page.keyboard.press("Space")
-    assert page.locator("#method").input_value() == "pearl", page.locator("#method").input_value()
+    assert page.locator("#method").input_value() == "ssd", page.locator("#method").input_value()
     for part in ["message", "send", "method", "side-by-side", "measure-plain", "lanes", "zoom-in", "new-chat"]:
         assert part in reached, (part, reached)
     # The first stop is a link past the header.
