@@ -96,7 +96,7 @@ impl Metrics {
         }
     }
 
-    /// Writes the metrics of one model, as [`render_all`] does.
+    /// Writes the metrics of one model: one after another in `/metrics`.
     #[must_use]
     pub fn render(&self, model: &str, cache_usage: Option<f64>) -> String {
         render_all(&[Series { model, metrics: self, cache_usage }])

@@ -17,6 +17,34 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// The options of one model, which a file of models has for each of them. A group of arguments that
+/// has another one as its part has no name.
+const OF_ONE_MODEL: [&str; 23] = [
+    "ModelArguments",
+    "EasySpecArguments",
+    "draft_model",
+    "dtype",
+    "kv_type",
+    "cache_bytes",
+    "context_length",
+    "offline",
+    "method",
+    "drafter",
+    "lookup",
+    "draft_tokens",
+    "tree",
+    "also_draft",
+    "pearl",
+    "threads",
+    "placement",
+    "gpu_layers",
+    "rank_timeout",
+    "pin",
+    "served_model_name",
+    "chat_template",
+    "tool_parser",
+];
+
 /// Options of `forerun serve`.
 #[derive(Args, Debug)]
 pub(crate) struct ServeArguments {
@@ -36,10 +64,7 @@ pub(crate) struct ServeArguments {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = [
-            "ModelArguments", "EngineArguments", "EasySpecArguments", "served_model_name",
-            "chat_template", "tool_parser",
-        ],
+        conflicts_with_all = OF_ONE_MODEL,
         help_heading = SERVER
     )]
     pub(crate) models: Option<PathBuf>,

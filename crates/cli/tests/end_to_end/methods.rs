@@ -59,7 +59,8 @@ fn paced_devices_give_the_text_of_plain_decoding_and_say_that_they_are_paced() {
     let core = forerun::placement::available_cores()[0];
     let placement = format!("drafter=cpu:{core},target=cpu:{core},paced=llama-3-1.2b-8b-h100");
     let expected = run(&models, true, &["--method autoregressive"]).succeed().output();
-    let paced = run(&models, true, &["--method pearl --draft-tokens 3"]);
+    let paced = run(&models, false, &["--method pearl --draft-tokens 3"]);
+    let paced = paced.with_path("--draft-model", &models.drafter());
     let paced = paced.with(&["--placement", &placement]).succeed();
     assert_eq!(paced.output(), expected);
     let line = paced.statistics();

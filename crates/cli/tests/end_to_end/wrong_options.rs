@@ -88,7 +88,7 @@ fn numbers_out_of_range_are_refused_with_the_range() {
             ("--min-p 1.1", &["min-p is 1.1", "from 0", "to 1"]),
             ("--min-p NaN", &["min-p is NaN"]),
             ("--repetition-penalty 0", &["repetition-penalty is 0", "positive"]),
-            ("--repeat-penalty -1", &["repetition-penalty is -1", "1 disables it"]),
+            ("--repeat-penalty -1", &["repeat-penalty is -1", "1 disables it"]),
             ("--frequency-penalty 2.5", &["frequency-penalty is 2.5", "-2 to 2"]),
             ("--presence-penalty -3", &["presence-penalty is -3", "-2 to 2"]),
             ("--logit-bias 5=101", &["bias of token 5 is 101", "-100", "100"]),
