@@ -8,6 +8,7 @@ use forerun::checkpoint::Checkpoint;
 use forerun::checkpoint::ModelTypes;
 use forerun::cpu::measure::BandwidthProbe;
 use forerun::cpu::{Forward, Isa, ModelProbe, Transformer, Weights};
+#[cfg(feature = "gpu")]
 use forerun::gpu::{GpuModel, GpuRules, PassTimes as GpuPassTimes};
 use forerun::placement::{DeviceGroup, Topology, typical_placement};
 use forerun::{ModelSource, Placement};
