@@ -63,10 +63,7 @@ struct ToolFields {
 
 impl Conversation {
     pub(crate) fn new(engine: &Engine, fields: &ConversationFields) -> PyResult<Self> {
-        let template = match &fields.chat_template {
-            Some(choice) => engine.choose_chat_template(choice),
-            None => engine.chat_template(),
-        };
+        let template = engine.choose_chat_template(fields.chat_template.as_deref());
         let template = template.map_err(value_error)?;
         let syntax = ChatSyntax::of_template(&template);
         let messages: Vec<MessageFields> = parsed("messages", &fields.messages)?;

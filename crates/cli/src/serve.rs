@@ -58,10 +58,7 @@ fn serve_one(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         note(TRANSLATED);
     }
     detail_plan(&forerun);
-    let template = match &arguments.chat_template {
-        Some(choice) => forerun.choose_chat_template(choice)?,
-        None => forerun.chat_template()?,
-    };
+    let template = forerun.choose_chat_template(arguments.chat_template.as_deref())?;
     let name = served_name(&arguments);
     let pace = forerun.plan().placement().pace();
     let paced = pace.map_or(String::new(), |pace| format!(", paced as {}", pace.name));
@@ -116,9 +113,8 @@ fn answer(
         let mut out = std::io::stdout();
         writeln!(out, "listening on http://{address}").and_then(|()| out.flush()).ok();
         note(format_args!(
-            "serving {name}, up to {} answers at a time: open http://{address} in a browser; the \
-             base_url of OpenAI's clients is http://{address}/v1",
-            parallel
+            "serving {name}, up to {parallel} answers at a time: open http://{address} in a \
+             browser; the base_url of OpenAI's clients is http://{address}/v1"
         ));
         stopped.recv().ok();
     };

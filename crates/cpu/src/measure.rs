@@ -27,8 +27,7 @@ impl BandwidthProbe {
     /// # Errors
     /// If the system has no memory left.
     pub fn new() -> Result<Self, LoadError> {
-        let mut lines = Lines::zeroed(PROBE_BYTES)
-            .map_err(|_| LoadError::OutOfMemory { bytes: PROBE_BYTES })?;
+        let mut lines = Lines::zeroed(PROBE_BYTES)?;
         for (word, bytes) in (0_u64..).zip(lines.as_bytes_mut().as_chunks_mut().0) {
             *bytes = word.to_ne_bytes();
         }
@@ -177,7 +176,7 @@ impl LinearProbe {
         let weights: Vec<f32> = (0..outputs * inputs).map(value).collect();
         let first = PackedMatrix::pack(weight_type, &weights, inputs);
         let count = min_bytes.div_ceil(first.bytes().max(1)).min(MOST_COPIES);
-        let mut copies: Vec<_> = (1..count).map_while(|_| first.copy().ok()).collect();
+        let mut copies: Vec<_> = (1..count).map(|_| first.copy()).collect();
         copies.push(first);
         Self {
             copies,

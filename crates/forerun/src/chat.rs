@@ -289,20 +289,26 @@ impl Engine {
     /// # Errors
     /// As [`ChatTemplate::from_checkpoint`].
     pub fn chat_template(&self) -> Result<ChatTemplate, ChatTemplateError> {
-        match self.plan().model() {
-            ModelSource::Embedded(model) => ChatTemplate::from_embedded(model),
-            _ => ChatTemplate::from_checkpoint(self.tokenizer().file()),
-        }
+        self.choose_chat_template(None)
     }
 
-    /// Loads the chat template that `choice` names, as [`ChatTemplate::choose`] does.
+    /// Loads the chat template that `choice` names, as [`ChatTemplate::choose`] does, or without a
+    /// choice the target's.
     ///
     /// # Errors
-    /// As [`ChatTemplate::choose`].
-    pub fn choose_chat_template(&self, choice: &str) -> Result<ChatTemplate, ChatTemplateError> {
-        match self.plan().model() {
-            ModelSource::Embedded(model) => ChatTemplate::choose_embedded(model, choice),
-            _ => ChatTemplate::choose(self.tokenizer().file(), choice),
+    /// As [`ChatTemplate::choose`] and [`ChatTemplate::from_checkpoint`].
+    pub fn choose_chat_template(
+        &self,
+        choice: Option<&str>,
+    ) -> Result<ChatTemplate, ChatTemplateError> {
+        let file = self.tokenizer().file();
+        match (self.plan().model(), choice) {
+            (ModelSource::Embedded(model), Some(choice)) => {
+                ChatTemplate::choose_embedded(model, choice)
+            }
+            (ModelSource::Embedded(model), None) => ChatTemplate::from_embedded(model),
+            (_, Some(choice)) => ChatTemplate::choose(file, choice),
+            (_, None) => ChatTemplate::from_checkpoint(file),
         }
     }
 

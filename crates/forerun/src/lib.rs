@@ -129,7 +129,7 @@ pub mod gpu {
     };
 }
 
-/// Methods of your own: decoders, and what they and their jobs are told.
+/// Methods of your own: decoders, and the options that they and their jobs get.
 pub mod method {
     pub use crate::decoding::AnswerDecoders;
     pub use forerun_core::{Constraint, Need, Sampling, SamplingError};

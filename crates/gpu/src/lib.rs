@@ -9,7 +9,7 @@
 //! A row's bits depend only on its own prefix, never on other rows, slots or pages. With Vulkan,
 //! and with CUDA except on tensor cores ([`Arithmetic`]), they are defined (see the guide): shaders
 //! forbid the driver to contract or reorder arithmetic, functions are this crate's own, and every
-//! sum has one order, whatever the number of rows and the GPU:
+//! sum has one order, for any number of rows and on every GPU:
 //!
 //! * a product with a matrix: product `i` belongs to partial sum `(i / 8) mod 32`;
 //! * norms and the weights of attention: term `i` belongs to partial sum `i mod 256`, where `i` is

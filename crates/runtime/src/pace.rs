@@ -34,8 +34,7 @@ impl Pace {
 pub struct PassTimes {
     /// Pairs of rows and nanoseconds, in ascending order of rows ([`ns_of_rows`]).
     pub rows_ns: Vec<(usize, u64)>,
-    /// The time in which a sequence's prompt is read, whatever its length, in nanoseconds. `None`:
-    /// by its rows.
+    /// The nanoseconds to read a sequence's prompt of any length. `None`: they follow from its rows.
     pub first_ns: Option<u64>,
 }
 

@@ -389,10 +389,7 @@ fn open(
     let since = Instant::now();
     let mut loader = Loader::new().offline(options.offline);
     let forerun = Engine::open_with(&options.plan, &mut loader)?;
-    let template = match &options.chat_template {
-        Some(choice) => forerun.choose_chat_template(choice)?,
-        None => forerun.chat_template()?,
-    };
+    let template = forerun.choose_chat_template(options.chat_template.as_deref())?;
     let model = Model::new(options, (forerun, template), metrics, memory_bytes);
     let milliseconds = since.elapsed().as_millis() as u64;
     tracing::info!(model = options.name, milliseconds, "model loaded");

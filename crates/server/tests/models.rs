@@ -1,4 +1,4 @@
-//! Several models behind one address.
+//! Several models at one address.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

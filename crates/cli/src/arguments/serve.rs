@@ -141,3 +141,20 @@ fn log_level(text: &str) -> Result<Targets, String> {
         None => text.parse().map_err(|error| format!("{error}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_of_an_engine_is_one_of_a_model() {
+        let command = EngineArguments::augment_args(clap::Command::new("engine"));
+        let is_named = |id: &str| OF_ONE_MODEL.contains(&id);
+        for argument in command.get_arguments() {
+            let id = argument.get_id();
+            let groups = command.get_groups().filter(|group| group.get_args().any(|of| of == id));
+            let mut groups = groups.map(|group| group.get_id().as_str());
+            assert!(is_named(id.as_str()) || groups.any(is_named), "{id}");
+        }
+    }
+}

@@ -412,11 +412,6 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             chunk_lines: format.whole_chunk_bytes() / 64,
             zero: format.zero,
         };
-        let chunks = input_range.start / CHUNK..input_range.end.div_ceil(CHUNK);
-        let blocks_of = |chunk: usize| {
-            let first = chunk * (CHUNK / BLOCK);
-            first..(first + CHUNK / BLOCK).min(input_range.end / BLOCK)
-        };
         let mut totals = load::<R>(input_range, sums);
         // SAFETY: each tile holds `blocks` blocks of 16 outputs, and the activations hold the same
         // number of blocks of R rows.
@@ -424,10 +419,10 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             if Self::together(R) {
                 let tiles = [tile(0), tile(1)];
                 let [mut left, mut right] = totals;
-                for chunk in chunks {
+                for (chunk, blocks) in chunks_of(input_range) {
                     let [mut first, mut second] =
                         [Self::place(&tiles[0], chunk), Self::place(&tiles[1], chunk)];
-                    for block in blocks_of(chunk) {
+                    for block in blocks {
                         Self::add_block::<R>(&tiles[0], &mut first, block, x, &mut left);
                         Self::add_block::<R>(&tiles[1], &mut second, block, x, &mut right);
                     }
@@ -436,9 +431,9 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             } else {
                 for (side, totals) in totals.iter_mut().enumerate() {
                     let (tile, mut sums) = (tile(side), *totals);
-                    for chunk in chunks.clone() {
+                    for (chunk, blocks) in chunks_of(input_range) {
                         let mut place = Self::place(&tile, chunk);
-                        for block in blocks_of(chunk) {
+                        for block in blocks {
                             Self::add_block::<R>(&tile, &mut place, block, x, &mut sums);
                         }
                     }
@@ -612,29 +607,32 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             chunk_lines: Self::FORMAT.whole_chunk_bytes() / 64,
             zero: Self::FORMAT.zero,
         };
-        for (index, block) in (range.start / BLOCK..range.end / BLOCK).enumerate() {
-            // SAFETY: the tile has the block, and the unpacked tile has room for the range. A
+        let first_block = range.start / BLOCK;
+        for (chunk, blocks) in chunks_of(range) {
+            // SAFETY: the tile has the blocks, and the unpacked tile has room for the range. A
             // vector is written to 64 bytes.
             unsafe {
-                let mut place = Self::place(&tile, block / (CHUNK / BLOCK));
-                (0..block % (CHUNK / BLOCK)).for_each(|_| Self::advance(&mut place));
-                let quants = &mut unpacked.quants[index * GROUPS..(index + 1) * GROUPS];
-                for (group, quants) in quants.iter_mut().enumerate() {
-                    let vector = Self::quants(&place, group);
-                    _mm512_store_si512(quants.as_mut_ptr().cast(), vector);
-                }
-                for part in 0..parts {
-                    let [scale, minimum] = Self::scale(&place, part);
-                    let at = index * parts + part;
-                    _mm512_store_ps(unpacked.scales[at].as_mut_ptr().cast(), scale);
-                    if Self::FORMAT.scales.has_minima() {
-                        // What is added.
-                        let minimum = match Self::FORMAT.scales {
-                            Scales::HalfAndMinimum => minimum,
-                            _ => _mm512_xor_ps(minimum, _mm512_set1_ps(-0.0)),
-                        };
-                        _mm512_store_ps(unpacked.minima[at].as_mut_ptr().cast(), minimum);
+                let mut place = Self::place(&tile, chunk);
+                for index in blocks.start - first_block..blocks.end - first_block {
+                    let quants = &mut unpacked.quants[index * GROUPS..(index + 1) * GROUPS];
+                    for (group, quants) in quants.iter_mut().enumerate() {
+                        let vector = Self::quants(&place, group);
+                        _mm512_store_si512(quants.as_mut_ptr().cast(), vector);
                     }
+                    for part in 0..parts {
+                        let [scale, minimum] = Self::scale(&place, part);
+                        let at = index * parts + part;
+                        _mm512_store_ps(unpacked.scales[at].as_mut_ptr().cast(), scale);
+                        if Self::FORMAT.scales.has_minima() {
+                            // What is added.
+                            let minimum = match Self::FORMAT.scales {
+                                Scales::HalfAndMinimum => minimum,
+                                _ => _mm512_xor_ps(minimum, _mm512_set1_ps(-0.0)),
+                            };
+                            _mm512_store_ps(unpacked.minima[at].as_mut_ptr().cast(), minimum);
+                        }
+                    }
+                    Self::advance(&mut place);
                 }
             }
         }
@@ -722,6 +720,16 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             }
         }
     }
+}
+
+/// Returns the chunks of a range of inputs, which starts with a chunk, and the blocks of each.
+#[inline(always)]
+fn chunks_of(range: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let end = range.end / BLOCK;
+    (range.start / CHUNK..range.end.div_ceil(CHUNK)).map(move |chunk| {
+        let first = chunk * (CHUNK / BLOCK);
+        (chunk, first..(first + CHUNK / BLOCK).min(end))
+    })
 }
 
 /// Widens 16 f16 numbers.

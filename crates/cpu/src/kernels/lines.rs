@@ -4,6 +4,7 @@
 //! thread read up to half as fast again (`docs/experiments/quantised-kernels.md`). Most matrices are
 //! too small to fill them alone, and share regions.
 
+use forerun_formats::LoadError;
 use memmap2::{MmapMut, MmapRaw};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -31,7 +32,11 @@ impl Lines {
     ///
     /// # Errors
     /// If the system has no memory left.
-    pub(crate) fn zeroed(bytes: usize) -> io::Result<Self> {
+    pub(crate) fn zeroed(bytes: usize) -> Result<Self, LoadError> {
+        Self::allocate(bytes).map_err(|_| LoadError::OutOfMemory { bytes })
+    }
+
+    fn allocate(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.checked_next_multiple_of(LINE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         if bytes > SHARED_BYTES {
             return Ok(Self { region: map(bytes)?, start: 0, bytes });

@@ -76,8 +76,7 @@ impl PackedMatrix {
 
     /// Allocates the memory of a packed matrix.
     fn reserve(weight_type: WeightType, shape: [usize; 2]) -> Result<Lines, LoadError> {
-        let bytes = Self::packed_bytes(weight_type, shape);
-        Lines::zeroed(bytes).map_err(|_| LoadError::OutOfMemory { bytes })
+        Lines::zeroed(Self::packed_bytes(weight_type, shape))
     }
 
     /// Returns the size of a packed matrix `[outputs, inputs]` in bytes, as [`Self::bytes`] does.
@@ -240,10 +239,14 @@ impl PackedMatrix {
     }
 
     /// Returns a copy without the bias, in memory of its own.
-    pub(crate) fn copy(&self) -> Result<Self, LoadError> {
-        let mut lines = Self::reserve(self.weight_type, [self.outputs, self.inputs])?;
+    ///
+    /// # Panics
+    /// If the memory cannot be allocated.
+    pub(crate) fn copy(&self) -> Self {
+        let mut lines = Self::reserve(self.weight_type, [self.outputs, self.inputs])
+            .unwrap_or_else(|error| panic!("{error}"));
         lines.as_bytes_mut().copy_from_slice(self.lines.as_bytes());
-        Ok(Self { lines, bias: None, ..*self })
+        Self { lines, bias: None, ..*self }
     }
 
     /// Returns the number of tiles.

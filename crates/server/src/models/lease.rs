@@ -17,7 +17,7 @@ pub(crate) struct Entry {
     metrics: Arc<Metrics>,
     facts: Facts,
     slot: Mutex<Slot>,
-    /// Told when the last lease has ended.
+    /// Notified when the last lease has ended.
     returned: Notify,
 }
 
