@@ -217,7 +217,7 @@ pub(crate) mod tests {
             };
             let source = kernel.source();
             assert!(source.contains(original), "{original}");
-            device.replace_source(kernel, source.replace(original, mutant));
+            device.replace_source(kernel, &source.replace(original, mutant));
             assert!(device.use_tensor_cores().unwrap().is_some(), "{mutant}");
         }
     }

@@ -294,8 +294,8 @@ impl GpuDevice {
 
     /// Compiles a kernel from another source in CUDA C.
     #[cfg(all(test, feature = "cuda"))]
-    pub(crate) fn replace_source(&self, kernel: Kernel, source: String) {
-        let module = cuda::module(&self.device, &source, kernel.workgroup());
+    pub(crate) fn replace_source(&self, kernel: Kernel, source: &str) {
+        let module = cuda::module(&self.device, source, kernel.workgroup());
         let pipeline = Pipeline::of_module(&self.device, kernel, &module, None);
         let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         pipelines.insert(kernel, Arc::new(pipeline));
