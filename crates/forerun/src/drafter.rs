@@ -5,7 +5,7 @@ use crate::drafter_builders::{self, UnsuitableModel, UseWeights};
 use crate::drafter_parts::{DraftModel, DrafterDevice, DrafterParts, Site};
 use crate::error::ForerunError;
 use crate::loader::{Loader, SpeculatorKey};
-use crate::memory::{self, CorePart};
+use crate::memory;
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::placed_weights::PlacedWeights;
@@ -13,7 +13,7 @@ use crate::plan::{Plan, TYPICAL_RATIO};
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, Role};
-use forerun_cpu::{BlockHeadWeights, SpeculatorWeights, Weights};
+use forerun_cpu::{BlockHeadWeights, CorePart, SpeculatorWeights, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::TwoDeviceDrafter;
 use forerun_formats::{

@@ -2,11 +2,10 @@
 
 use super::{DECODING_RANK, RankError, RankSite};
 use crate::error::ForerunError;
-use crate::memory::CorePart;
 use crate::plan::{WorkerDescription, WorkerDevice, WorkerModel};
 use forerun_core::Role;
 use forerun_cpu::{
-    CpuPages, Exchange, Share, Stage, StageFollower, StagedModel, Team, TensorParallelFollower,
+    CorePart, CpuPages, Exchange, Share, Stage, StageFollower, StagedModel, Team, TensorParallelFollower,
     TensorParallelModel, Weights,
 };
 use forerun_formats::{FeatureSource, LoadError};

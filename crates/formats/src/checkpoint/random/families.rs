@@ -1,6 +1,6 @@
 //! Small configurations of the families that are not plain Llamas.
 
-use super::example_config;
+use super::examples::example_config;
 use crate::architecture::{
     Activation, ExpertGroups, Experts, Latent, Mlp, Norm, QkNorms, Recurrent, RecurrentRule,
     Router, Weighting,
