@@ -140,11 +140,13 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
 fn arguments(line: Vec<OsString>) -> anyhow::Result<(Arguments, Vec<String>)> {
     let root = Arguments::command();
     let given = config_file::with_other_options(&root, line, |name| std::env::var_os(name))?;
-    let error = match Arguments::try_parse_from(&given.line) {
+    let mut error = match Arguments::try_parse_from(&given.line) {
         Ok(arguments) => return Ok((arguments, given.sources)),
         Err(error) => error,
     };
-    if let Some(hint) = foreign_options::hint(&root, &given.line) {
+    let hint = foreign_options::hint(&root, &given.line);
+    if let Some(hint) = hint.or_else(|| foreign_options::explained(&root, &given.line, &mut error))
+    {
         anyhow::bail!(hint);
     }
     if !given.sources.is_empty() && error.use_stderr() {
