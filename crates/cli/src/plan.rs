@@ -77,7 +77,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let drafts = predicted(&arguments.engine);
     if let Some(file) = arguments.hardware.take() {
-        check_drafts(&options(&arguments.engine))?;
+        check_drafts(&options(&arguments.engine)?)?;
         let profile = read_profile(&file)?;
         let profile =
             limited(profile, &arguments.engine).with_context(|| file.display().to_string())?;
@@ -303,7 +303,7 @@ fn laboratory(
             provenance.cores, provenance.processor, provenance.instruction_set
         ),
     };
-    let settings = settings(&options(&arguments.engine))?;
+    let settings = settings(&options(&arguments.engine)?)?;
     let loader = progress::loader(arguments.engine.offline, true);
     Ok(Laboratory::new(settings, measurement, loader, canceller))
 }

@@ -458,7 +458,7 @@ mod tests {
         let plan = Plan::new(Options {
             model: target.into(),
             draft_model: Some(drafter.into()),
-            drafter: Some(DrafterKind::Eagle),
+            drafter: Some(DrafterKind::Eagle.into()),
             placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
             ..Options::default()
         });

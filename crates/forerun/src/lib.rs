@@ -71,7 +71,6 @@ pub use chat::{Chat, ChatError, Reply};
 pub use demonstration::RandomPair;
 pub use easyspec::LayerStrategy;
 pub use engine::{Canceller, Engine};
-pub use engine_method::MethodError;
 pub use error::ForerunError;
 pub use forerun_core::{SamplingOptions, TokenId, TokenLogprob, UnknownValue, Verification};
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
@@ -84,7 +83,10 @@ pub use forerun_text as text;
 pub use forerun_text::{ChatTemplate, Grammar, Message};
 pub use loader::Loader;
 pub use model_source::ModelSource;
-pub use plan::{AdditionalDrafter, DraftTokens, Lookup, Method, Options, Plan, PlanError, Tree};
+pub use plan::{
+    AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, Method, MethodOptions, Options, Plan,
+    PlanError, Tree,
+};
 pub use progress::{Progress, Step};
 pub use registry::DrafterKind;
 pub use request::{Request, RequestError, VerificationChoice};

@@ -379,8 +379,8 @@ mod tests {
         let options = Options {
             model: "target".into(),
             draft_model: Some("drafter".into()),
-            drafter: Some(DrafterKind::Model),
-            method: Some(Method::Speculative),
+            drafter: Some(DrafterKind::Model.into()),
+            method: Some(Method::Speculative.into()),
             threads: Some(1),
             ..Options::default()
         };
@@ -409,7 +409,7 @@ mod tests {
         let options = Options {
             model: pair.target().into(),
             draft_model: Some(pair.drafter().into()),
-            method: Some(Method::Speculative),
+            method: Some(Method::Speculative.into()),
             draft_tokens: DraftTokens::Fixed(2),
             threads: Some(1),
             ..Options::default()

@@ -192,8 +192,8 @@ mod tests {
             let options = Options {
                 model: "target".into(),
                 draft_model: kind.has_model().then(|| "drafter".into()),
-                method: Some(method.parse().unwrap()),
-                drafter: Some(kind),
+                method: Some(method.parse::<crate::Method>().unwrap().into()),
+                drafter: Some(kind.into()),
                 additional_drafters: if kind.has_model() { vec![also] } else { Vec::new() },
                 placement: Some(placement.parse().unwrap()),
                 ..Options::default()

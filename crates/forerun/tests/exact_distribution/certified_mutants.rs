@@ -299,7 +299,7 @@ impl Laboratory {
 
     fn plain(folders: &Folders) -> Options {
         let [target, ..] = folders.paths();
-        let (method, threads) = (Some(Method::Autoregressive), Some(1));
+        let (method, threads) = (Some(Method::Autoregressive.into()), Some(1));
         Options { model: target.into(), method, threads, ..Options::default() }
     }
 

@@ -2,7 +2,7 @@
 
 use forerun::checkpoint::Config;
 use forerun::{
-    AdditionalDrafter, Answer, DraftTokens, DrafterKind, Engine, Options, Plan, Request,
+    AdditionalDrafter, Answer, DraftTokens, DrafterKind, Engine, Method, Options, Plan, Request,
     SamplingOptions, Verification, VerificationChoice,
 };
 use forerun_formats::checkpoint::random::{example_config, write_random_pair};
@@ -134,8 +134,8 @@ impl Task {
         let options = Options {
             model: self.target.clone().into(),
             draft_model: kind.has_model().then(|| self.drafter.clone().into()),
-            method: Some(self.method.parse().unwrap()),
-            drafter: Some(kind),
+            method: Some(self.method.parse::<Method>().unwrap().into()),
+            drafter: Some(kind.into()),
             additional_drafters: also.into_iter().collect(),
             // The lengths that adapt follow measured times.
             draft_tokens: DraftTokens::Fixed(3),
