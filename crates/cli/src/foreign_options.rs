@@ -58,7 +58,7 @@ const OTHERS: [(&str, &str); 34] = [
         "it is not needed, because forerun chooses how many tokens a pass has",
     ),
     ("--draft-min", "use --draft-tokens auto, which drafts as far as it pays"),
-    ("--mirostat", "use --min-p or --top-p"),
+    ("--mirostat", "its state depends on all earlier rows: use --min-p or --top-p"),
     (
         "--no-mmap --mlock",
         "it is not needed, because forerun copies weights as the kernels read them",

@@ -341,17 +341,20 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
             bail!("--logit-bias names token {token} twice: give each token only one bias");
         }
     }
+    let mut sampling = SamplingOptions {
+        temperature: arguments.temperature.unwrap_or(0.0),
+        top_k: arguments.top_k.unwrap_or(0),
+        top_p: arguments.top_p.unwrap_or(1.0),
+        min_p: arguments.min_p.unwrap_or(0.0),
+        repetition_penalty: arguments.repetition_penalty.unwrap_or(1.0),
+        frequency_penalty: arguments.frequency_penalty,
+        presence_penalty: arguments.presence_penalty,
+        logit_bias,
+        ..SamplingOptions::default()
+    };
+    arguments.samplers.apply(&mut sampling);
     Ok(Request {
-        sampling: SamplingOptions {
-            temperature: arguments.temperature.unwrap_or(0.0),
-            top_k: arguments.top_k.unwrap_or(0),
-            top_p: arguments.top_p.unwrap_or(1.0),
-            min_p: arguments.min_p.unwrap_or(0.0),
-            repetition_penalty: arguments.repetition_penalty.unwrap_or(1.0),
-            frequency_penalty: arguments.frequency_penalty,
-            presence_penalty: arguments.presence_penalty,
-            logit_bias,
-        },
+        sampling,
         max_tokens: arguments.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
         seed: arguments.seed,
         verification: arguments.verify,

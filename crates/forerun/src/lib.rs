@@ -134,7 +134,7 @@ pub mod gpu {
 /// Methods of your own: decoders, and the options that they and their jobs get.
 pub mod method {
     pub use crate::decoding::AnswerDecoders;
-    pub use forerun_core::{Constraint, Need, Sampling, SamplingError};
+    pub use forerun_core::{Constraint, Dry, Need, Sampling, SamplingError};
     pub use forerun_decode::{
         AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
     };

@@ -96,6 +96,7 @@ fn sampling(engine: &Engine, request: &Request) -> Sampling {
         randomness: KeyedRandomness { seed: request.seed.unwrap_or(0), sample: 0 },
         verification: Verification::Coupled,
         constraint: request.grammar.as_ref().map(constraint),
+        ..Sampling::greedy()
     }
 }
 

@@ -5,6 +5,7 @@ mod clients;
 mod common;
 mod fields;
 mod http;
+mod infill;
 mod load_equality;
 mod models;
 mod ollama;

@@ -12,6 +12,7 @@ mod model;
 mod models;
 mod plan;
 mod run;
+mod samplers;
 #[cfg(feature = "server")]
 mod serve;
 #[cfg(feature = "laboratory")]
@@ -26,6 +27,7 @@ use crate::missing::Missing;
 use clap::{Args, Parser, Subcommand};
 use forerun::{ModelSource, TokenId, VerificationChoice, WeightType, WeightTypes};
 use headings::{CHAT, DRAFTING, OUTPUT, PROMPTS, SAMPLING, STOPPING, STRUCTURE};
+use samplers::SamplerArguments;
 use std::path::PathBuf;
 use values::{ChosenTypes, token_bias};
 
@@ -729,6 +731,9 @@ pub(crate) struct AnswerArguments {
     /// [default: 0]
     #[arg(long, value_name = "P", help_heading = SAMPLING)]
     pub(crate) min_p: Option<f32>,
+
+    #[command(flatten)]
+    pub(crate) samplers: SamplerArguments,
 
     /// Penalty for tokens that occur in the prompt or the answer; 1 disables it [default: 1]
     #[arg(long, visible_alias = "repeat-penalty", value_name = "P", help_heading = SAMPLING)]

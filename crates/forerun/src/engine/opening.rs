@@ -17,7 +17,7 @@ use forerun_cpu::{CorePart, Isa, Weights};
 use forerun_decode::DraftPattern;
 use forerun_formats::{Config, ModelTypes};
 use forerun_runtime::{DeviceGroup, Runtime, Workers};
-use forerun_text::{GrammarCompiler, Tokenizer};
+use forerun_text::{GrammarCompiler, SequenceBreakers, Tokenizer};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -163,6 +163,7 @@ impl OpenedPlan {
         let Self { plan, config, tokenizer, translates, drafter_context, loaded } = self;
         Engine {
             learned: Mutex::new(AnswerDecoders::new(&plan, patterns)),
+            breakers: SequenceBreakers::new(Arc::clone(&tokenizer), config.vocab_size),
             plan,
             config,
             tokenizer,

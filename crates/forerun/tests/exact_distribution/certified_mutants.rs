@@ -238,6 +238,7 @@ impl<'a> DecodingSetup<'a> {
             verification,
             randomness: KeyedRandomness { seed: request.seed.unwrap_or(0), sample: 0 },
             constraint: request.grammar.as_ref().map(constraint),
+            ..Sampling::greedy()
         }
     }
 }

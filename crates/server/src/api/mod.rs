@@ -5,6 +5,7 @@ pub(crate) mod answers;
 mod anthropic;
 pub(crate) mod error;
 pub(crate) mod fields;
+mod infill;
 mod ollama;
 mod openai;
 mod props;
@@ -37,6 +38,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 pub(crate) fn router(state: Arc<State>) -> Router {
     let guarded = Router::new()
         .route("/v1/completions", post(openai::completions::completions))
+        .route("/infill", post(infill::infill))
         .route("/v1/chat/completions", post(openai::chat::chat_completions))
         .route("/v1/responses", post(openai::responses::responses))
         .route("/v1/embeddings", post(embeddings))

@@ -114,6 +114,18 @@ pub(super) fn bos(metadata: GgufMetadata<'_>) -> Result<Option<TokenId>, Tokeniz
     Ok(id.or(is_scored.then_some(1)).filter(|_| adds_bos))
 }
 
+/// Returns the tokens before prefix, suffix and middle of a text with a gap. Older files have other
+/// names for them.
+pub(super) fn infill(metadata: GgufMetadata<'_>) -> Result<[Option<TokenId>; 3], TokenizerError> {
+    let mut found = [None; 3];
+    let names = [["fim_pre", "prefix"], ["fim_suf", "suffix"], ["fim_mid", "middle"]];
+    for (found, [name, older]) in found.iter_mut().zip(names) {
+        let token = |name| metadata.u32(&format!("tokenizer.ggml.{name}_token_id"));
+        *found = token(name)?.or(token(older)?);
+    }
+    Ok(found)
+}
+
 /// Returns the token to add to the end of every text.
 fn eos(metadata: GgufMetadata<'_>) -> Result<Option<TokenId>, TokenizerError> {
     let adds_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
