@@ -141,7 +141,8 @@ mod tests {
         let dry = Dry { multiplier: 0.5, base: 2.0, ..Dry::default() };
         let last_six = Dry { penalty_last_n: Some(6), ..dry.clone() };
         let any = Dry { allowed_length: 0, ..dry.clone() };
-        let cases: [(&Dry, &str, &[(u8, f32)]); 10] = [
+        type Penalties<'a> = &'a [(u8, f32)];
+        let cases: [(&Dry, &str, Penalties<'_>); 10] = [
             (&dry, "", &[]),
             (&dry, "abcxab", &[(b'c', 0.5)]),
             (&dry, "abcabdeab", &[(b'c', 0.5), (b'd', 0.5)]),

@@ -250,8 +250,7 @@ impl<'a> Loader<'a> {
             };
             memory::check(memory::of_model(checkpoint, types, part)?)?;
             let architecture = architecture.clone();
-            let weights =
-                Weights::load_part(part, architecture, checkpoint, types, &mut on_layer)?;
+            let weights = Weights::load_part(part, architecture, checkpoint, types, &mut on_layer)?;
             match flow {
                 ControlFlow::Continue(()) => Ok(Arc::new(weights)),
                 ControlFlow::Break(()) => Err(ForerunError::Cancelled),

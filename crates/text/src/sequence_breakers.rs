@@ -9,7 +9,14 @@ pub struct SequenceBreakers {
     tokenizer: Arc<Tokenizer>,
     /// The number of tokens of the model.
     vocab_size: usize,
-    kept: Mutex<(Vec<String>, Arc<[Vec<TokenId>]>)>,
+    kept: Mutex<Found>,
+}
+
+/// Texts, and the token sequences that contain them.
+#[derive(Default)]
+struct Found {
+    texts: Vec<String>,
+    sequences: Arc<[Vec<TokenId>]>,
 }
 
 impl SequenceBreakers {
@@ -26,10 +33,10 @@ impl SequenceBreakers {
     /// If a text cannot be encoded.
     pub fn of(&self, texts: &[String]) -> Result<Arc<[Vec<TokenId>]>, TokenizerError> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.0 != texts {
-            *kept = (texts.to_vec(), self.find(texts)?.into());
+        if kept.texts != texts {
+            *kept = Found { texts: texts.to_vec(), sequences: self.find(texts)?.into() };
         }
-        Ok(Arc::clone(&kept.1))
+        Ok(Arc::clone(&kept.sequences))
     }
 
     fn find(&self, texts: &[String]) -> Result<Vec<Vec<TokenId>>, TokenizerError> {

@@ -356,7 +356,8 @@ fn drafters_that_need_more_than_their_method_offers_are_refused() {
 
 #[test]
 fn options_of_drafts_need_a_drafter() {
-    let changes: [(&str, fn(&mut Options)); 3] = [
+    type Change = fn(&mut Options);
+    let changes: [(&str, Change); 3] = [
         ("lookup", |o| o.method = Some(MethodOptions::Ssd { lookup: Lookup::Suffix })),
         ("draft_tokens", |o| o.draft_tokens = DraftTokens::Fixed(3)),
         ("additional_drafters", |o| o.additional_drafters.extend("prompt-lookup".parse())),

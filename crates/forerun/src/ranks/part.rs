@@ -5,8 +5,8 @@ use crate::error::ForerunError;
 use crate::plan::{WorkerDescription, WorkerDevice, WorkerModel};
 use forerun_core::Role;
 use forerun_cpu::{
-    CorePart, CpuPages, Exchange, Share, Stage, StageFollower, StagedModel, Team, TensorParallelFollower,
-    TensorParallelModel, Weights,
+    CorePart, CpuPages, Exchange, Share, Stage, StageFollower, StagedModel, Team,
+    TensorParallelFollower, TensorParallelModel, Weights,
 };
 use forerun_formats::{FeatureSource, LoadError};
 use forerun_model::Forward;
