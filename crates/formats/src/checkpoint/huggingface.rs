@@ -156,9 +156,9 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
     [format!("language_model.{name}"), new]
 }
 
-/// Whether a tensor is one that transformers does not read either: it belongs to a layer after
-/// those of the model, where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer that predicts a
-/// further token, or to keys that no layer attends to.
+/// Whether a tensor does not change the model's outputs: it belongs to a layer after those of the
+/// model, where DeepSeek-V3, GLM-4.5 and others have a layer that predicts a further token, to keys
+/// that no layer attends to, or to an indexer that chooses all positions.
 fn is_unused(name: &str, config: &Config) -> bool {
     let in_part = ["language_model.model.", "model.language_model."];
     let of_part = in_part.iter().find_map(|part| name.strip_prefix(part));
@@ -170,6 +170,10 @@ fn is_unused(name: &str, config: &Config) -> bool {
         Family::Glm4Moe | Family::Glm4MoeLite | Family::DeepseekV3 => {
             layer >= Some(config.num_hidden_layers)
         }
+        family if family.is_sparse() => {
+            layer >= Some(config.num_hidden_layers) || name.contains(".self_attn.indexer.")
+        }
+        Family::Ernie45Moe => name.starts_with("model.mtp_"),
         // Published files store the keys of layers that attend to those of others.
         Family::Gemma4 => {
             let is_of_keys = ["k_proj", "v_proj", "k_norm", "v_norm"]
@@ -190,6 +194,7 @@ fn is_of_images(name: &str) -> bool {
         "model.vision_tower.",
         "model.multi_modal_projector.",
         "model.embed_vision.",
+        "model.vision_embedder.",
         "model.audio_tower.",
         "model.embed_audio.",
         "model.visual.",
@@ -257,8 +262,10 @@ impl Shards<'_> {
             }
         }
         let fused = StoredAs::in_all_experts(tensor, config, architecture);
-        let is_stored = |form: &StoredAs| self.find(&form.name).is_some();
-        fused.filter(|fused| is_stored(fused) && !is_stored(&stored)).unwrap_or(stored)
+        let shape = |form: &StoredAs| self.find(&form.name).map(|(_, tensor)| &tensor.shape);
+        let is_fused =
+            |fused: &StoredAs| shape(fused).is_some() && shape(&stored) != Some(&stored.shape);
+        fused.filter(is_fused).unwrap_or(stored)
     }
 
     fn locate(&self, tensor: Tensor, stored_as: &StoredAs) -> Result<Location, LoadError> {

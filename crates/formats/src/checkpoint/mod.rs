@@ -44,6 +44,7 @@ pub use weight_file::WeightFile;
 use crate::architecture::Architecture;
 use crate::config::Config;
 use crate::embedded_model::EmbeddedModel;
+use crate::speculator::mtp;
 use crate::weight_type::WeightType;
 use assembled::{Assembled, AssembledRows};
 use gguf::{GgufMetadata, GgufModel};
@@ -249,6 +250,16 @@ impl Checkpoint {
         let path = parts.first().map_or(Path::new(""), WeightFile::path).to_owned();
         let (architecture, gguf) = (config.architecture(), Some(metadata));
         Ok(Self { path, config, architecture, files: parts, locations, gguf })
+    }
+
+    /// Opens the layer for multi-token prediction of this GGUF model as a model of its own.
+    pub(crate) fn open_mtp(&self, layout: &mtp::Layout) -> Result<Self, LoadError> {
+        let map = |file: &WeightFile| WeightFile::map(file.path().to_owned());
+        let files = self.files.iter().map(map).collect::<Result<Vec<_>, _>>()?;
+        let locations = GgufModel::locate_mtp(&files, layout)?;
+        let (path, config) = (self.path.clone(), self.config.clone());
+        let architecture = layout.architecture();
+        Ok(Self { path, config, architecture, files, locations, gguf: None })
     }
 
     /// Returns the metadata of a GGUF file, such as its tokenizer; `None` for other formats.

@@ -33,7 +33,7 @@ impl Places<'_> {
                 self.place_expert(&mut stored, layer, expert, part);
             }
             // This is the norm after the last layer.
-            Tensor::FinalNorm if self.gguf.family == Family::Lfm2 => {
+            Tensor::FinalNorm if self.gguf.family.is_lfm2() => {
                 stored.name = "token_embd_norm.weight".into();
             }
             _ => {}
