@@ -574,7 +574,7 @@ fn write_with_fused_experts(source: &Path, folder: &Path, inputs_first: bool) {
             let rows = parts.len() * rows;
             let size = experts[0][0].dtype().bitsize() / 8;
             let values = experts.iter().flat_map(|parts| {
-                let matrix: Vec<u8> = parts.iter().flat_map(|part| part.data()).copied().collect();
+                let matrix: Vec<u8> = parts.iter().flat_map(TensorView::data).copied().collect();
                 let value = |index: usize| matrix[index * size..][..size].to_vec();
                 let order: Vec<usize> = match inputs_first {
                     true => (0..columns)

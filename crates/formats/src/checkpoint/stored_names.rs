@@ -400,7 +400,7 @@ impl StoredAs {
                 set("conv.in_proj.weight", 3 * values, RowLayout::from_row(first));
             }
             (family, _) if family.is_lfm2() => {
-                self.place_convolution(part, "conv.conv", &mixer, true)
+                self.place_convolution(part, "conv.conv", &mixer, true);
             }
             _ => self.place_convolution(part, "linear_attn.conv1d", &mixer, true),
         }

@@ -223,7 +223,7 @@ impl GgufArchitecture {
     ) -> Result<(), LoadError> {
         match self.family {
             Family::Qwen3 | Family::Qwen3Moe | Family::Lfm2 | Family::Lfm2Moe | Family::Dots1 => {
-                config.qk_norms = QkNorms::Heads
+                config.qk_norms = QkNorms::Heads;
             }
             Family::GptOss => config.sinks = true,
             Family::Gemma2 | Family::Gemma3 => gemma(options, self.family, config)?,
