@@ -19,6 +19,7 @@ mod devices;
 #[cfg(feature = "train")]
 mod distill;
 mod doctor;
+mod embed;
 mod engine_options;
 mod export;
 mod flags;
@@ -86,6 +87,7 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
         Command::Generate(arguments) => generate::run(*arguments),
         Command::Chat(arguments) => chat::run(*arguments),
         Command::Run(arguments) => chat::run_model(*arguments),
+        Command::Embed(arguments) => embed::run(arguments),
         Command::Models(models) => models::run(models),
         #[cfg(feature = "server")]
         Command::Serve(arguments) => serve::run(*arguments),

@@ -421,7 +421,7 @@ impl Transformer {
         } = scratch;
         normed.resize(hidden.len(), 0.0);
         delta.resize(hidden.len(), 0.0);
-        blocks[index].start_residual(&weights.attention_norm, hidden);
+        blocks[index].start_residual(weights, hidden);
         let mut mlp_input = |hidden: &[f32]| match &weights.mlp_norm {
             Some(mlp_norm) => norm_rows(isa, norm, hidden, mlp_norm, normed),
             None => normed.copy_from_slice(hidden),
@@ -442,6 +442,9 @@ impl Transformer {
         add(hidden, &blocks[index].delta, &weights.attention_output_norm);
         if !weights.mlp_is_before_attention {
             mlp_input(hidden);
+        }
+        if weights.post_norm {
+            hidden.copy_from_slice(normed);
         }
         if let Some(conv) = &weights.mlp_conv {
             mlp_convs.before(team, conv, rows.in_blocks(), normed);

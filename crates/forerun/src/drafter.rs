@@ -85,9 +85,20 @@ impl<'p> OpenDrafter<'p> {
         target: &OpenModel,
         loader: &mut Loader<'_>,
     ) -> Result<Vec<Self>, ForerunError> {
+        let only_embeds =
+            |model: &OpenModel, name: &ModelSource| match model.checkpoint.config().pooling {
+                Some(_) => Err(ForerunError::OnlyEmbeddings { model: name.clone() }),
+                None => Ok(()),
+            };
+        if !plan.drafters_with_models().is_empty() {
+            only_embeds(target, plan.model())?;
+        }
         let open = |(group, (index, name)): (usize, (usize, &'p ModelSource))| {
             let kind = if index == 0 { plan.drafter() } else { DrafterKind::Model };
             let checkpoint = DrafterCheckpoint::open(plan, (name, kind), target, loader)?;
+            if let DrafterCheckpoint::Model { model, .. } = &checkpoint {
+                only_embeds(model, name)?;
+            }
             let gpu = plan.placement().gpu_of(Role::Drafter(group));
             let groups = plan.placement().drafter(group);
             let has_several_ranks = |groups: &&DeviceGroups| {

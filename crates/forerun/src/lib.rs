@@ -44,6 +44,7 @@ mod drafter_builders;
 mod drafter_context;
 mod drafter_parts;
 mod easyspec;
+mod embeddings;
 mod engine;
 mod engine_method;
 mod error;
@@ -98,8 +99,9 @@ pub mod checkpoint {
     pub use crate::open_model::OpenModel;
     pub use forerun_formats::checkpoint::Dtype;
     pub use forerun_formats::{
-        BlockType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, ModelTypes,
-        RopeScaling, SpeculatorKind, SuggestedSampling, UnknownCacheType, UnknownWeightType,
+        BlockType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, ModelTypes, Pooling,
+        PoolingMode, RopeScaling, SpeculatorKind, SuggestedSampling, UnknownCacheType,
+        UnknownWeightType,
     };
 }
 

@@ -451,7 +451,7 @@ fn errors_have_the_form_of_the_api_and_its_names() {
         let error = post("/v1/responses", body).json();
         assert_eq!(error["error"]["param"], param, "{error}");
     }
-    assert_eq!(post("/v1/embeddings", json!({"input": "x"})).status, 501);
+    assert_eq!(post("/v1/embeddings", json!({"input": "x"})).status, 400);
     assert_eq!(server.post("/v1/messages", &json!({})).status, 401);
 }
 

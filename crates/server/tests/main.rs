@@ -3,6 +3,7 @@
 mod chat_apis;
 mod clients;
 mod common;
+mod embeddings;
 mod fields;
 mod http;
 mod infill;

@@ -4,6 +4,7 @@
 mod analyze;
 mod bench_run;
 mod bench_serve;
+mod embed;
 mod engine;
 mod export;
 #[cfg(feature = "laboratory")]
@@ -35,6 +36,7 @@ use values::{ChosenTypes, token_bias};
 pub(crate) use analyze::{AcceptanceArguments, Analyze, LayersArguments};
 pub(crate) use bench_run::RunBenchArguments;
 pub(crate) use bench_serve::ServeBenchArguments;
+pub(crate) use embed::EmbedArguments;
 pub use engine::EngineArguments;
 pub(crate) use export::ExportArguments;
 #[cfg(feature = "laboratory")]
@@ -153,6 +155,13 @@ pub(crate) enum Command {
     /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`
     #[command(allow_negative_numbers = true)]
     Run(Box<RunArguments>),
+    /// Print the embeddings of texts, with a model for embeddings.
+    ///
+    /// Each line is a JSON array: a vector of length 1. The product of two of them is the similarity
+    /// of their texts.
+    ///
+    /// Example: `forerun embed sentence-transformers/all-MiniLM-L6-v2 "A cat sleeps."`
+    Embed(EmbedArguments),
     /// List, show, download and remove models.
     ///
     /// Hub models are in the cache that Hugging Face's tools share (`HF_HOME`, by default

@@ -134,8 +134,12 @@ impl AttentionBlock {
 
     /// Replaces the hidden states by those that the layer adds to: the normed ones if its norm says
     /// so.
-    pub(super) fn start_residual(&self, norm: &PackedNorm, hidden: &mut [f32]) {
-        let PackedNorm::EmbeddingAndHidden { hidden: weight, normed_residual: true, .. } = norm
+    pub(super) fn start_residual(&self, weights: &LayerWeights, hidden: &mut [f32]) {
+        if weights.post_norm {
+            return hidden.copy_from_slice(&self.normed);
+        }
+        let PackedNorm::EmbeddingAndHidden { hidden: weight, normed_residual: true, .. } =
+            &weights.attention_norm
         else {
             return;
         };

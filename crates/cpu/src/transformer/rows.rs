@@ -11,7 +11,7 @@ use forerun_model::{Pass, SequencePass};
 #[derive(Default)]
 pub(super) struct Rows {
     tree_mask: TreeMask,
-    /// The mask of layers whose rows see their whole block. Empty unless the pass is of blocks.
+    /// The mask of layers whose rows see their whole block. An encoder's texts are blocks.
     block_mask: TreeMask,
     /// See [`Rows::in_blocks`].
     in_blocks: Vec<usize>,
@@ -39,8 +39,8 @@ impl Rows {
         if sees_block { &self.block_mask } else { &self.tree_mask }
     }
 
-    /// Returns the index of each row in its block: `[rows]`. It is empty if the model drafts no
-    /// blocks.
+    /// Returns the index of each row in its block: `[rows]`. It is empty if there are
+    /// no blocks.
     pub(super) fn in_blocks(&self) -> &[usize] {
         &self.in_blocks
     }
@@ -65,7 +65,8 @@ impl Rows {
             }
         }
         let first_slot = sequence.cache.prefix_len();
-        if matches!(weights.architecture().input, Input::Block { .. }) {
+        let architecture = weights.architecture();
+        if matches!(architecture.input, Input::Block { .. }) || architecture.is_encoder() {
             self.add_to_block_mask(sequence, first_slot);
         }
         self.add_to_tree_mask(sequence, first_slot);

@@ -5,13 +5,13 @@ use super::packer::WeightPacker;
 use crate::kernels::{NormWeights, PackedMatrix};
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::Tensor;
-use forerun_formats::{Architecture, Input, LoadError};
+use forerun_formats::{Architecture, Input, LoadError, PositionTable};
 
 /// What computes the first layer's input from embeddings, positions and features, and the inputs
 /// that layers have of their own.
 #[derive(Default)]
 pub(crate) struct InputWeights {
-    /// Embeddings of positions, if the model has any.
+    /// Embeddings of positions, with that of the token type, if the model has any.
     positions: Vec<f32>, // [rows, hidden]
     /// Embeddings of the mask tokens, which have the ids after the vocabulary.
     masks: Vec<f32>, // [masks, hidden]
@@ -66,6 +66,15 @@ impl InputWeights {
             let bias = has_bias.then(|| floats(Tensor::FusionBias)).transpose()?;
             Ok::<_, LoadError>(matrix(Tensor::Fusion)?.with_bias(bias))
         };
+        let positions = |table: PositionTable| {
+            let mut positions = floats(Tensor::Positions)?;
+            if table.token_types > 0 {
+                let types = floats(Tensor::TokenTypes)?;
+                let rows = positions.chunks_exact_mut(architecture.hidden_size);
+                rows.flat_map(|row| row.iter_mut().zip(&types)).for_each(|(x, of)| *x += of);
+            }
+            Ok::<_, LoadError>(positions)
+        };
         let own = || {
             Ok::<_, LoadError>(PackedOwnInputs {
                 table: matrix(Tensor::LayerInputs)?,
@@ -77,7 +86,7 @@ impl InputWeights {
         let (has_masks, has_fusion) =
             (architecture.mask_tokens > 0, architecture.fusion_inputs().is_some());
         Ok(Self {
-            positions: floats_if(architecture.positions.is_some(), Tensor::Positions)?,
+            positions: architecture.positions.map(positions).transpose()?.unwrap_or_default(),
             masks: floats_if(has_masks, Tensor::MaskEmbeddings)?,
             fusion: has_fusion.then(fusion).transpose()?,
             embedding_norm: norm_if(

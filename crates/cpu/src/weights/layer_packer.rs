@@ -119,6 +119,7 @@ impl LayerPacker<'_> {
             qkv_limit: attention.and_then(|attention| attention.qkv_limit),
             sinks: has(|attention| attention.sinks).then(|| self.vector(T::Sinks)).transpose()?,
             output: self.projection(LayerTensor::PROJECTIONS[output], &[T::OutputBias])?,
+            post_norm: layer.post_norm,
             attention_output_norm: output_norm(
                 layer.attention_output_norm,
                 T::AttentionOutputNorm,

@@ -43,6 +43,8 @@ pub(crate) struct LayerWeights {
     /// The score of each head's attention sink, if the layer has any: `[n_heads]`.
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) output: Projection, // [hidden, n_heads · head_dim], or [hidden, value width]
+    /// Whether attention and the MLP add to what they read.
+    pub(crate) post_norm: bool,
     pub(crate) attention_output_norm: Option<NormWeights>,
     /// The norm of what the MLP and the experts read, if there is one.
     pub(crate) mlp_norm: Option<NormWeights>,

@@ -87,6 +87,14 @@ impl Engine {
         Ok(Constraint::new(specification, compiled))
     }
 
+    /// Refuses a model for embeddings.
+    pub(crate) fn check_generates(&self) -> Result<(), ForerunError> {
+        match self.config.pooling {
+            Some(_) => Err(ForerunError::OnlyEmbeddings { model: self.plan.model().clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the sampling options of an answer, and checks them and the prompt.
     pub(super) fn sampling_of(
         &self,
@@ -94,6 +102,7 @@ impl Engine {
         request: &Request,
         method: Method,
     ) -> Result<Sampling, ForerunError> {
+        self.check_generates()?;
         let mut sampling = request.keyed_sampling(request.verification_by(method)?)?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;

@@ -15,7 +15,7 @@ use crate::workers::{Loaded, worker_specs};
 use forerun_core::Role;
 use forerun_cpu::{CorePart, Isa, Weights};
 use forerun_decode::DraftPattern;
-use forerun_formats::{Config, ModelTypes};
+use forerun_formats::{Config, FeatureSource, ModelTypes};
 use forerun_runtime::{DeviceGroup, Runtime, Workers};
 use forerun_text::{GrammarCompiler, SequenceBreakers, Tokenizer};
 use std::collections::HashMap;
@@ -45,7 +45,10 @@ impl OpenedPlan {
         let mut drafters = OpenDrafter::all(plan, &target, loader)?;
         let translates = drafters.iter().any(OpenDrafter::translates);
         let drafter_context = DrafterContext::of(&drafters, config.max_position_embeddings);
-        let features = drafters.iter().find_map(OpenDrafter::features);
+        let features = match config.pooling {
+            Some(_) => Some(FeatureSource::LastHidden),
+            None => drafters.iter().find_map(OpenDrafter::features),
+        };
         let is_here = |role: Role| {
             let mut workers =
                 plan.workers().into_iter().filter(|worker| worker.roles().contains(&role));
@@ -182,7 +185,8 @@ impl OpenedPlan {
 /// Returns the target's configuration, with the context length of the plan.
 fn config(plan: &Plan, target: &OpenModel) -> Result<Config, ForerunError> {
     let mut config = target.checkpoint.config().clone();
-    let context = config.max_position_embeddings;
+    let of_embeddings = config.pooling.and_then(|pooling| pooling.max_tokens);
+    let context = config.max_position_embeddings.min(of_embeddings.unwrap_or(usize::MAX));
     match plan.context_length() {
         Some(found) if found > context => {
             let model = plan.model().clone();

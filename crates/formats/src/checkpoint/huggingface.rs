@@ -80,12 +80,14 @@ pub(super) fn locate(
     let parsed = files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let prefix = match config.family {
         Family::Gpt2 | Family::Falcon => Some("transformer."),
-        Family::Opt => Some("model."),
-        _ => None,
+        // Models for embeddings are stored without their head.
+        _ => Some("model."),
     };
     let shards = Shards { index, files, parsed, multimodal: config.multimodal, prefix };
     shards.reject_duplicates()?;
     config.tie_word_embeddings &= !shards.has_another_head(config);
+    // A model for embeddings does not use its head.
+    config.tie_word_embeddings |= config.pooling.is_some() && !shards.has_head(config);
     let config = &*config;
     let mut locations = HashMap::new();
     let architecture = config.architecture();
@@ -182,6 +184,7 @@ fn is_unused(name: &str, config: &Config) -> bool {
             is_of_keys && layer.is_some_and(|layer| config.keys_of(layer).is_some())
         }
         family if family.is_hybrid_qwen() => name.starts_with("mtp."),
+        Family::Bert => name.starts_with("pooler.") || name == "embeddings.position_ids",
         _ => false,
     }
 }
@@ -221,6 +224,10 @@ impl Shards<'_> {
             None => 0,
         };
         Some((shard, self.parsed.get(shard)?.tensors.get(name)?))
+    }
+
+    fn has_head(&self, config: &Config) -> bool {
+        self.find(&StoredAs::of(Tensor::Head, config, &config.architecture()).name).is_some()
     }
 
     /// Whether both the embedding and the head are stored, and differ. Equal ones are read as a

@@ -42,7 +42,7 @@ pub use tensor_rows::TensorRows;
 pub use weight_file::WeightFile;
 
 use crate::architecture::Architecture;
-use crate::config::Config;
+use crate::config::{Config, Pooling};
 use crate::embedded_model::EmbeddedModel;
 use crate::speculator::mtp;
 use crate::weight_type::WeightType;
@@ -186,6 +186,7 @@ impl Checkpoint {
         if file.exists() {
             config.apply_generation_config(&read_text(&file)?, &file)?;
         }
+        config.pooling = Pooling::read(directory)?.or(config.pooling);
 
         let single = directory.join("model.safetensors");
         let index_file = directory.join("model.safetensors.index.json");
@@ -299,7 +300,7 @@ impl Checkpoint {
         let read = |(tensor, location): (&Tensor, &Location)| {
             let share = match *tensor {
                 Tensor::Embedding if self.architecture.head != crate::Head::Embedding => 0.0,
-                Tensor::Positions | Tensor::LayerInputs => 0.0,
+                Tensor::Positions | Tensor::TokenTypes | Tensor::LayerInputs => 0.0,
                 Tensor::Expert(layer, ..) => {
                     let experts = self.architecture.layers.get(layer)?.experts?;
                     experts.expected_distinct(1) / experts.n_experts as f64

@@ -215,7 +215,7 @@ impl<'a> RandomWeights<'a> {
         let head = 2.5 / hidden.sqrt();
         match tensor {
             Tensor::Embedding | Tensor::Positions if self.config.tie_word_embeddings => (0.0, head),
-            Tensor::Embedding | Tensor::Positions => (0.0, 1.0),
+            Tensor::Embedding | Tensor::Positions | Tensor::TokenTypes => (0.0, 1.0),
             Tensor::LayerInputs => (0.0, 1.0),
             Tensor::LayerInputProjection => (0.0, 1.0),
             Tensor::LayerInputNorm => (1.0, 0.1),

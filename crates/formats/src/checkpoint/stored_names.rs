@@ -106,6 +106,20 @@ impl StoredAs {
         use Family as F;
         use LayerTensor as T;
         let family = config.family;
+        let layer_after_norm = match tensor {
+            Tensor::FinalNorm | Tensor::FinalNormBias => Some(config.num_hidden_layers),
+            Tensor::Layer(layer, T::AttentionNorm | T::AttentionNormBias) => Some(layer),
+            _ => None,
+        };
+        if let Some(layer) = layer_after_norm.filter(|_| family == F::Bert) {
+            let kind = if self.name.ends_with(".bias") { "bias" } else { "weight" };
+            // The norm of the embeddings, or the last one of the layer before.
+            self.name = match layer.checked_sub(1) {
+                None => format!("embeddings.LayerNorm.{kind}"),
+                Some(before) => format!("encoder.layer.{before}.output.LayerNorm.{kind}"),
+            };
+            return;
+        }
         let name = match (family, tensor) {
             (F::Phi, Tensor::FinalNorm) => "model.final_layernorm.weight",
             (F::Phi, Tensor::FinalNormBias) => "model.final_layernorm.bias",
@@ -114,6 +128,9 @@ impl StoredAs {
             (F::GptNeoX, Tensor::FinalNormBias) => "gpt_neox.final_layer_norm.bias",
             (F::GptNeoX, Tensor::Head) => "embed_out.weight",
             (F::Lfm2 | F::Lfm2Moe, Tensor::FinalNorm) => "model.embedding_norm.weight",
+            (F::Bert, Tensor::Embedding) => "embeddings.word_embeddings.weight",
+            (F::Bert, Tensor::Positions) => "embeddings.position_embeddings.weight",
+            (F::Bert, Tensor::TokenTypes) => "embeddings.token_type_embeddings.weight",
             (F::Gpt2, Tensor::Embedding) => "transformer.wte.weight",
             (F::Gpt2, Tensor::Positions) => "transformer.wpe.weight",
             (F::Gpt2 | F::Falcon, Tensor::FinalNorm) => "transformer.ln_f.weight",
@@ -181,6 +198,13 @@ impl StoredAs {
             (F::Gpt2, T::AttentionNorm | T::AttentionNormBias) => "ln_1",
             (F::Gpt2, T::MlpNorm | T::MlpNormBias) => "ln_2",
             (F::Gpt2, T::Output | T::OutputBias) => "attn.c_proj",
+            (F::Bert, T::Query | T::QueryBias) => "attention.self.query",
+            (F::Bert, T::Key | T::KeyBias) => "attention.self.key",
+            (F::Bert, T::Value | T::ValueBias) => "attention.self.value",
+            (F::Bert, T::Output | T::OutputBias) => "attention.output.dense",
+            (F::Bert, T::MlpNorm | T::MlpNormBias) => "attention.output.LayerNorm",
+            (F::Bert, T::Up | T::UpBias) => "intermediate.dense",
+            (F::Bert, T::Down | T::DownBias) => "output.dense",
             (F::Opt, T::AttentionNorm | T::AttentionNormBias) => "self_attn_layer_norm",
             (F::Opt, T::MlpNorm | T::MlpNormBias) => "final_layer_norm",
             (F::Opt, T::Output | T::OutputBias) => "self_attn.out_proj",
@@ -218,6 +242,7 @@ impl StoredAs {
             Family::GptNeoX => format!("gpt_neox.layers.{layer}."),
             Family::Gpt2 | Family::Falcon => format!("transformer.h.{layer}."),
             Family::Opt => format!("model.decoder.layers.{layer}."),
+            Family::Bert => format!("encoder.layer.{layer}."),
             _ => of_llama.clone(),
         };
         let name = name.or(self.name.strip_prefix(&of_llama)).unwrap_or(&self.name);

@@ -2,8 +2,8 @@
 
 use super::Config;
 use super::families::{
-    cohere, deepseek, dots, ernie, falcon, gemma, glm, gpt, granite, hybrid, llama, minimax, olmo,
-    phi, positions, qwen,
+    bert, cohere, deepseek, dots, ernie, falcon, gemma, glm, gpt, granite, hybrid, llama, minimax,
+    olmo, phi, positions, qwen,
 };
 use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
@@ -122,6 +122,8 @@ table_enum! {
     Opt = &positions::OPT,
     /// Falcon.
     Falcon = &falcon::FALCON,
+    /// BERT, as an encoder of texts for embeddings.
+    Bert = &bert::BERT,
 }
 
 /// What distinguishes a family.

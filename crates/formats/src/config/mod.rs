@@ -8,6 +8,7 @@
 mod families;
 pub(crate) mod family;
 mod parse;
+mod pooling;
 mod quantization;
 mod rope;
 mod sampling;
@@ -25,6 +26,7 @@ use std::path::Path;
 use validation::Validation;
 
 pub use family::Family;
+pub use pooling::{Pooling, PoolingMode};
 pub use quantization::{Quantization, ScaleSharing};
 pub use rope::{RopeScaling, Yarn};
 pub use sampling::SuggestedSampling;
@@ -75,6 +77,13 @@ pub struct Config {
     /// The number of rows before that of position 0 in the table of position embeddings, if there
     /// is one (GPT-2, OPT).
     pub learned_positions: Option<usize>,
+    /// The number of token types, of which all tokens have the first; 0 without them (BERT).
+    pub token_types: usize,
+    /// Whether rows attend to all rows of their text, also later ones (BERT).
+    pub bidirectional: bool,
+    /// How a text's hidden states become its embedding, if the model is one for embeddings. It
+    /// generates no text then.
+    pub pooling: Option<Pooling>,
     /// RoPE's base and scaling in the layers with a window, if they have their own (Gemma 3).
     pub local_rope: Option<(f32, RopeScaling)>,
     /// Whether each layer has RoPE, in order; `None` if all have it. This is `no_rope_layers` in
@@ -168,6 +177,8 @@ pub enum NormPlacement {
     Before,
     /// Of what attention and the MLP add (OLMo 2).
     After,
+    /// Of the embedding, and of the sums after attention and after the MLP (BERT).
+    OfSums,
     /// Before, and of what is added (Gemma 2, GLM-4).
     Around,
     /// One before both attention and the MLP, which read the same (Cohere, Phi-2).
@@ -255,6 +266,9 @@ impl Config {
             rope_scaling: RopeScaling::None,
             partial_rotary_factor: 1.0,
             learned_positions: None,
+            token_types: 0,
+            bidirectional: false,
+            pooling: None,
             local_rope: None,
             rope_layers: None,
             attention_multiplier: None,
@@ -332,9 +346,11 @@ impl Config {
             norm_epsilon: self.rms_norm_eps,
             factors: self.architecture_factors(),
             input: Input::Embedding,
-            positions: self
-                .learned_positions
-                .map(|first| PositionTable { first, rows: first + self.max_position_embeddings }),
+            positions: self.learned_positions.map(|first| PositionTable {
+                first,
+                rows: first + self.max_position_embeddings,
+                token_types: self.token_types,
+            }),
             mask_tokens: 0,
             shares_embedding: false,
             layers: (0..self.num_hidden_layers).map(|index| self.layer(index)).collect(),
@@ -373,7 +389,7 @@ impl Config {
                 n_kv_heads: self.latent.map_or(n_kv_heads, |_| 1),
                 head_dim: self.latent.map_or(head_dim, |latent| latent.key_dim()),
                 window: self.window(index),
-                sees_block: false,
+                sees_block: self.bidirectional,
                 score_scale: self.score_scale(),
                 score_cap: self.attn_logit_softcapping,
                 sinks: self.sinks,
@@ -388,9 +404,10 @@ impl Config {
                 latent: self.latent.map(Box::new),
             }),
             recurrent,
+            post_norm: placement == N::OfSums,
             attention_output_norm: has_output_norms,
             mlp_input: match placement {
-                N::Before | N::Around => MlpInput::Hidden,
+                N::Before | N::Around | N::OfSums => MlpInput::Hidden,
                 N::After => MlpInput::Unnormed,
                 N::Parallel => MlpInput::AttentionInput,
                 N::ParallelNorms => MlpInput::BeforeAttention,

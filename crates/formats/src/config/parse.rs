@@ -134,7 +134,7 @@ const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mi
     granitemoe, granitemoehybrid, lfm2, lfm2_moe, smollm3, gemma2, gemma3, gemma3_text, gemma4, \
     gemma4_text, gemma4_unified, phi, phi3, olmo, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
     glm4_moe, glm4_moe_lite, glm_moe_dsa, deepseek_v2, deepseek_v3, deepseek_v32, dots1, ernie4_5, \
-    ernie4_5_moe, minimax_m2, starcoder2, stablelm, gpt_neox, gpt_oss, gpt2, opt or falcon";
+    ernie4_5_moe, minimax_m2, starcoder2, stablelm, gpt_neox, gpt_oss, gpt2, opt, falcon or bert (for embeddings)";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {

@@ -294,6 +294,7 @@ impl Validation<'_> {
             ("model.layers.0.linear_attn.in_proj.weight", &[2, channels, config.hidden_size][..]),
             ("model.embed_tokens.weight", &[config.vocab_size, config.hidden_size]),
             ("model.embed_positions.weight", &[positions, config.hidden_size]),
+            ("embeddings.token_type_embeddings.weight", &[config.token_types, config.hidden_size]),
             (
                 "model.embed_tokens_per_layer.weight",
                 &[own_inputs[0], own_inputs[1], config.vocab_size.max(config.hidden_size)],

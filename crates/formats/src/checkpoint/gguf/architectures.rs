@@ -3,7 +3,9 @@
 use super::options::ModelOptions;
 use super::{gemma4, latent, mixer, mixture};
 use crate::architecture::{Activation, Norm, QkNorms};
-use crate::config::{Config, Family, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow};
+use crate::config::{
+    Config, Family, NormPlacement, Pooling, PoolingMode, RopeScaling, SlidingLayers, SlidingWindow,
+};
 use crate::load_error::LoadError;
 
 /// The order of the rows of queries and keys: that of the pairs that RoPE rotates.
@@ -170,6 +172,7 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
     halves("qwen35moe", Family::Qwen35Moe).partial_rope().reads(HYBRID_QWEN),
     halves("lfm2", Family::Lfm2),
     halves("lfm2moe", Family::Lfm2Moe).reads(&[EXPERTS, &["leading_dense_block_count"]]),
+    halves("bert", Family::Bert).norm(LAYER_NORM).reads(&[&["attention.causal"]]),
     neighbours("granitehybrid", Family::GraniteMoeHybrid).reads(&[
         FACTORS,
         EXPERTS,
@@ -244,6 +247,14 @@ impl GgufArchitecture {
             Family::DeepseekV2 | Family::DeepseekV32 | Family::GlmMoeDsa => {
                 latent::read(options, has, config)?;
             }
+            Family::Bert => {
+                let types = options.metadata.u32("tokenizer.ggml.token_type_count")?;
+                if options.metadata.bool(&options.key("attention.causal"))? == Some(true) {
+                    return Err(options.unsupported("attention.causal", "false"));
+                }
+                config.set_bert(types.unwrap_or(2) as usize);
+                config.hidden_act = Activation::Gelu;
+            }
             family if family.is_hybrid_qwen() => {
                 config.qk_norms = QkNorms::Heads;
                 config.attention_gate = true;
@@ -300,10 +311,23 @@ impl GgufArchitecture {
             }
             _ => {}
         }
+        config.pooling = pooling(options)?.or(config.pooling);
         config.recurrent = mixer::read(options, self.family, has, config)?;
         config.experts = mixture::read(options, config.family, has, config)?;
         Ok(())
     }
+}
+
+/// How a model for embeddings makes them. 0 means that the file is not one for embeddings.
+fn pooling(options: &ModelOptions<'_>) -> Result<Option<Pooling>, LoadError> {
+    let mode = match options.metadata.u32(&options.key("pooling_type"))? {
+        None | Some(0) => return Ok(None),
+        Some(1) => PoolingMode::Mean,
+        Some(2) => PoolingMode::First,
+        Some(3) => PoolingMode::Last,
+        Some(_) => return Err(options.unsupported("pooling_type", "1 (mean), 2 (cls) or 3 (last)")),
+    };
+    Ok(Some(mode.into()))
 }
 
 /// Gemma 2 and 3. The factor of scores is not stored: it depends on the size of the published

@@ -44,6 +44,7 @@ impl RandomTensors {
                 (
                     Tensor::Embedding
                     | Tensor::Positions
+                    | Tensor::TokenTypes
                     | Tensor::LayerInputs
                     | Tensor::MaskEmbeddings
                     | Tensor::MaskFeatures,

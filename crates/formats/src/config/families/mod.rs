@@ -1,5 +1,6 @@
 //! The families' own options, one file for families of the same origin.
 
+pub(super) mod bert;
 pub(super) mod cohere;
 pub(super) mod deepseek;
 pub(super) mod dots;
