@@ -231,7 +231,7 @@ mod tests {
             ("generate -m demo -p x -fa on", "-fa: it is not needed"),
             ("run demo --top_k 40", "--top_k: use --top-k"),
             ("run demo --no-mmap", "--no-mmap: it is not needed"),
-            ("generate demo -p x --mirostat 2", "--mirostat: use --min-p"),
+            ("generate demo -p x --mirostat 2", "--mirostat: its state depends"),
             ("run demo --repeat-last-n 64", "--repeat-last-n: use --repetition-penalty"),
             ("run demo --mlock", "--mlock: it is not needed"),
             ("chat demo --keep 4", "--keep: it is not needed"),

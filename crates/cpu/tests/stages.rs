@@ -350,7 +350,9 @@ fn stages_have_the_memory_of_their_layers() {
 fn the_largest_stage_is_as_small_as_possible() {
     let mut mixtures = 0;
     for config in example_families() {
-        let Some(experts) = config.experts.clone().filter(|it| !it.dense.is_empty()) else {
+        // The kinds of recurrent layers are listed for another number of layers.
+        let mixture = config.experts.clone().filter(|_| config.recurrent.is_none());
+        let Some(experts) = mixture.filter(|it| !it.dense.is_empty()) else {
             continue;
         };
         let dense = vec![true, true, true, false, false, false];
