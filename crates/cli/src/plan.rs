@@ -152,8 +152,8 @@ fn side_by_side(
     let Some(best) = ranking.first().filter(|best| best.drafter.is_some()) else {
         return Ok(None);
     };
-    note(format_args!("measuring {} beside plain decoding", name(best)));
-    match laboratory.side_by_side(best) {
+    let begin = || note(format_args!("measuring {} beside plain decoding", name(best)));
+    match laboratory.side_by_side(best, begin) {
         Err(error @ PlanningError::ChangedText(_)) => Err(error.into()),
         Err(error) => {
             note(format_args!("the two could not be measured side by side: {error}"));
