@@ -63,10 +63,10 @@ fn gaps_that_cannot_be_filled_are_refused() {
     let server = serve(&RandomPair::make().unwrap());
     let body = json!({"prompt": "a", "suffix": "b"});
     for (path, body, words) in [
-        ("/v1/completions", body.clone(), "cannot fill in the middle"),
+        ("/v1/completions", body.clone(), "which this model lacks"),
         ("/v1/completions", with(body.clone(), json!({"prompt": [1, 2]})), "one text"),
         ("/v1/completions", with(body, json!({"echo": true})), "echo"),
-        ("/infill", json!({"input_prefix": "a"}), "cannot fill in the middle"),
+        ("/infill", json!({"input_prefix": "a"}), "which this model lacks"),
         ("/infill", json!({"input_prefix": "a", "best_of": 2}), "best_of is for"),
     ] {
         let response = server.post(path, &body);

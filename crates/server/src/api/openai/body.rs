@@ -255,8 +255,8 @@ impl Body {
     ) -> Result<(Vec<TokenId>, Vec<TokenId>), ApiError> {
         let forerun = model.generator.forerun();
         let Some(tokens) = InfillTokens::of(forerun.tokenizer()) else {
-            let message = "this model cannot fill in the middle: its tokenizer has no tokens for prefix, suffix \
-                           and middle. Leave suffix out, or use a model such as Qwen2.5-Coder";
+            let message = "suffix and /infill need a tokenizer with tokens for prefix, suffix and middle, which \
+                           this model lacks: use one such as Qwen2.5-Coder";
             return Err(ApiError::field("suffix", message));
         };
         let of_text = |error: forerun::ForerunError| of_engine(&error, "prompt");
