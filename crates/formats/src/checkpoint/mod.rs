@@ -181,12 +181,12 @@ impl Checkpoint {
 
     fn open_huggingface(directory: &Path) -> Result<Self, LoadError> {
         let file = directory.join("config.json");
-        let mut config = Config::parse(&read_text(&file)?, &file)?;
+        let pooling = Pooling::read(directory)?;
+        let mut config = Config::parse_with(&read_text(&file)?, &file, pooling)?;
         let file = directory.join("generation_config.json");
         if file.exists() {
             config.apply_generation_config(&read_text(&file)?, &file)?;
         }
-        config.pooling = Pooling::read(directory)?.or(config.pooling);
 
         let single = directory.join("model.safetensors");
         let index_file = directory.join("model.safetensors.index.json");

@@ -257,7 +257,16 @@ impl Tokenizer {
         let mut inner = parse(&file, json)?;
         let config = TokenizerConfig::parse(&file, config)?;
         config.add_tokens(&mut inner)?;
-        Self::from_huggingface(inner, file, |inner| config.bos(inner))
+        let eos = config.eos(&inner)?;
+        let mut tokenizer = Self::from_huggingface(inner, file, |inner| config.bos(inner))?;
+        tokenizer.eos = eos.filter(|eos| !tokenizer.ends_texts_with(*eos));
+        Ok(tokenizer)
+    }
+
+    /// Whether the tokenizer itself adds a token after every text.
+    fn ends_texts_with(&self, token: TokenId) -> bool {
+        let empty = self.inner.encode("", true);
+        empty.is_ok_and(|empty| empty.get_ids().last() == Some(&token))
     }
 
     /// Completes the tokenizer of a `tokenizer.json`. `configured_bos` returns the token to put in
@@ -388,7 +397,9 @@ impl Tokenizer {
         }
         // So many bytes have too many tokens whatever these are.
         let longest_token = self.longest_token.max(LONG_TOKEN);
-        let is_certain = text.len() / longest_token >= limit;
+        // A token of word pieces may stand for any number of spaces, or for a long word.
+        let is_certain = text.len() / longest_token >= limit
+            && !matches!(self.inner.get_model(), ModelWrapper::WordPiece(_));
         let (mut rest, mut pieces, mut tokens) = (text, 0, 0);
         while !rest.is_empty() {
             let (piece, tail) = rest.split_at(end_of_piece(rest));
@@ -401,6 +412,24 @@ impl Tokenizer {
             }
         }
         Ok(None)
+    }
+
+    /// Returns a beginning of a text, or all of it, whose first `count` tokens are those of the
+    /// text. Neither time nor memory grows with the text beyond that.
+    ///
+    /// # Errors
+    /// If the text cannot be encoded.
+    pub fn beginning<'t>(&self, text: &'t str, count: usize) -> Result<&'t str, TokenizerError> {
+        let enough = count.saturating_add(TOKENS_AT_A_CUT);
+        let mut bytes = enough.saturating_mul(SHORT_TOKEN);
+        while bytes < text.len() {
+            let part = &text[..floor_char_boundary(text, bytes)];
+            if self.encode_text(&self.inner, part, false)?.len() >= enough {
+                return Ok(part);
+            }
+            bytes = bytes.saturating_mul(2);
+        }
+        Ok(text)
     }
 
     /// Encodes a part of a text. Only a part that is `first` gets the special tokens that the
