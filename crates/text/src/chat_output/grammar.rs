@@ -60,7 +60,7 @@ fn start(close: Option<&str>, answer: &str, rules: &str, tokenizer: &Tokenizer) 
             format!("start: /(?s:.+)/? {token} {space} answer\nanswer: {answer}")
         }
         Some(end) => format!(
-            "start: reasoning {space} answer\nanswer: {answer}\nreasoning[stop={end}]: /(?s:.*)/"
+            "start: reasoning {space} answer\nanswer: {answer}\nreasoning[suffix={end}]: /(?s:.*)/"
         ),
     };
     Grammar::lark(format!("{start}\n{rules}"))

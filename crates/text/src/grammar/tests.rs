@@ -142,7 +142,7 @@ fn a_format_may_follow_the_rest_of_a_reasoning() {
         description: None,
         parameters: serde_json::json!({"type": "object", "properties": {}}),
     };
-    let calls = |end| syntax.grammar(&[tool.clone()], false, end, &byte_level());
+    let calls = |end| syntax.grammar(std::slice::from_ref(&tool), false, end, &byte_level());
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
     let thought = format!("Hm.</think>\n\n{call}");
     check_texts(&calls("<think>"), &[&thought], &[call]);
