@@ -331,11 +331,11 @@ fn run_large_sample_of_matrix(pair: &Pair) {
         run_matrix(pair, cells());
         return;
     }
-    // Rejections at later positions need more texts, and most of all after guesses.
+    // Rejections at later positions need more texts, and most of all without a model.
     let cases = cases(pair, PROMPTS);
     let parts = |cell: &Cell| match cell.must_reject {
         0 | 1 => 8,
-        _ if cell.drafter == DrafterKind::PromptLookup => 1,
+        _ if !cell.drafter.has_model() => 1,
         _ => 3,
     };
     run_cases(pair, &cases, cells(), parts, placement);
