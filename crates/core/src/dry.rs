@@ -68,7 +68,8 @@ impl Dry {
             }
         }
         // A token that is a breaker by itself is never penalised, as in llama.cpp.
-        longest.retain(|&token, _| !breakers.iter().any(|breaker| breaker[..] == [token]));
+        let breaks = |token| breakers.binary_search_by(|breaker| breaker[..].cmp(&[token])).is_ok();
+        longest.retain(|&token, _| !breaks(token));
         let penalty = |repeated| self.penalty(repeated - self.allowed_length);
         longest.into_iter().map(|(token, repeated)| (token, penalty(repeated))).collect()
     }

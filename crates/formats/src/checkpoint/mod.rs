@@ -339,16 +339,9 @@ impl Checkpoint {
     pub fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError> {
         let location = self.location(tensor)?;
         let file = &self.files[location.file];
-        let shape = self.shape(tensor);
+        let bytes = location.bytes.clone();
         Ok(TensorRows {
-            file,
-            tensor: tensor.to_string(),
-            bytes: location.bytes.clone(),
-            dtype: location.dtype,
-            rows: shape[..shape.len() - 1].iter().product(),
-            columns: shape[shape.len() - 1],
             layout: location.layout,
-            is_vector: shape.len() == 1,
             quantized: location
                 .quantized
                 .as_deref()
@@ -357,6 +350,13 @@ impl Checkpoint {
                 .assembled
                 .as_deref()
                 .map(|tensor| AssembledRows { tensor, files: &self.files }),
+            ..TensorRows::plain(
+                file,
+                tensor.to_string(),
+                bytes,
+                location.dtype,
+                &self.shape(tensor),
+            )
         })
     }
 

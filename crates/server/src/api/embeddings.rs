@@ -234,7 +234,8 @@ pub(super) async fn rerank(
     let documents: Vec<String> = documents.into_iter().map(Document::into_text).collect();
     let embed = |input, param| Texts::from(input).embed(&state, Arc::clone(&model), param);
     let query = embed(Input::Text(query), "query").await?;
-    let others = embed(Input::Texts(documents.clone()), "documents").await?;
+    let returned = if return_documents == Some(true) { documents.clone() } else { Vec::new() };
+    let others = embed(Input::Texts(documents), "documents").await?;
     let tokens = query.tokens + others.tokens;
     let query = query.embeddings.concat();
     let score = |other: &Vec<f32>| query.iter().zip(other).map(|(x, y)| x * y).sum::<f32>();
@@ -243,8 +244,8 @@ pub(super) async fn rerank(
     scores.truncate(top_n.unwrap_or(usize::MAX));
     let results = scores.into_iter().map(|(index, score)| {
         let mut result = json!({"index": index, "relevance_score": score});
-        if return_documents == Some(true) {
-            result["document"] = json!({"text": documents[index]});
+        if let Some(text) = returned.get(index) {
+            result["document"] = json!({"text": text});
         }
         result
     });
