@@ -387,21 +387,24 @@ fn verdict(
             let answer = if chosen.drafter.is_some() { "Yes" } else { "No" };
             let SideBySide { speedup, least, most, pairs, plain_tokens_per_second: plain } =
                 measured;
+            let spread = match pairs {
+                1 => "in one pair of answers, which says little about the spread".to_owned(),
+                _ => format!("{least:.2} to {most:.2} times in {pairs} pairs of answers"),
+            };
             format!(
                 "{answer}: {} is {speedup:.2} times as fast as plain decoding ({} against {} tokens \
-                 a second), measured side by side: {least:.2} to {most:.2} times in {pairs} pair{} of \
-                 answers. The prediction was {:.2}, from {} costs{extent}.",
+                 a second), measured side by side: {spread}. The prediction was {:.2}, from {} \
+                 costs{extent}.",
                 name(next),
                 speed(plain * speedup),
                 speed(plain),
-                if pairs == 1 { "" } else { "s" },
                 next.speedup,
                 profile.source
             )
         }
         (None, Some(next)) if chosen.drafter.is_some() => format!(
-            "Yes: {} is predicted to be {:.2} times as fast as plain decoding ({} against {} tokens \
-             a second), from {} costs{extent}. The two were not measured side by side.",
+            "Probably: {} is predicted to be {:.2} times as fast as plain decoding ({} against {} \
+             tokens a second), from {} costs{extent}. The two were not measured side by side.",
             name(next),
             next.speedup,
             speed(next.tokens_per_second),

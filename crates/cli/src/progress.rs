@@ -2,7 +2,8 @@
 
 use crate::note::{Verbosity, detail, note};
 use forerun::{Loader, Progress, Step};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use std::fmt;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -100,7 +101,14 @@ fn is_hidden() -> bool {
 fn bar(name: &str, template: &str, new: impl FnOnce() -> ProgressBar) -> ProgressBar {
     let bar = if is_hidden() { ProgressBar::hidden() } else { new() };
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+        // No time is known before the first progress.
+        bar.set_style(style.with_key(
+            "left",
+            |state: &ProgressState, text: &mut dyn fmt::Write| {
+                let left = state.eta();
+                let _ = if left.is_zero() { Ok(()) } else { write!(text, "{} left", about(left)) };
+            },
+        ));
     }
     bar.with_prefix(name.to_owned())
 }
@@ -167,10 +175,10 @@ impl Task {
     pub(crate) fn resumed(name: &str, unit: Unit, before: u64, total: u64) -> Self {
         let template = match unit {
             Unit::Bytes => {
-                "{prefix} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} left".to_owned()
+                "{prefix} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {left}".to_owned()
             }
             Unit::Pieces(pieces) => {
-                format!("{{prefix}} {{pos}}/{{len}} {pieces} {{wide_bar}} {{msg}} {{eta}} left")
+                format!("{{prefix}} {{pos}}/{{len}} {pieces} {{wide_bar}} {{msg}} {{left}}")
             }
         };
         let bar = bar(name, &template, || ProgressBar::new(total));
@@ -229,7 +237,7 @@ impl Task {
     }
 
     /// Prints a line on standard error, above the bar.
-    pub(crate) fn note(&self, line: impl std::fmt::Display) {
+    pub(crate) fn note(&self, line: impl fmt::Display) {
         self.suspend(|| note(line));
     }
 

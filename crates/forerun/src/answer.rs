@@ -148,14 +148,10 @@ impl Answer {
             self.first_token_ns as f64 / 1e6,
         );
         if statistics.drafts > 0 {
-            let rates = statistics.acceptance_per_position();
-            let shown: Vec<String> =
-                rates.iter().map(|rate| format!("{:.0}", rate * 100.0)).collect();
             line += &format!(
-                " | {:.2} tokens a pass (MAT) | accepted {:.0} % of tested draft tokens, by position {} %",
+                " | {:.2} tokens a pass (MAT) | accepted {:.0} % of tested draft tokens",
                 statistics.mean_accepted_tokens(),
                 statistics.acceptance_rate() * 100.0,
-                shown.join(" "),
             );
         }
         let by_drafter = &statistics.draft_tokens_by_drafter;

@@ -3,7 +3,7 @@
 #[cfg(feature = "laboratory")]
 pub(crate) mod laboratory;
 
-use crate::generate::DEMONSTRATION_TARGET;
+use crate::generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET};
 use clap::builder::{PossibleValue, RangedU64ValueParser, TypedValueParser};
 use forerun::checkpoint::UnknownCacheType;
 use forerun::{
@@ -336,6 +336,14 @@ pub(crate) fn model(text: &str) -> Result<ModelSource, String> {
     }
 }
 
+/// Parses the name of a draft model. `demo` is the demonstration pair's.
+pub(crate) fn draft_model(text: &str) -> Result<ModelSource, String> {
+    match text {
+        "demo" if !Path::new(text).exists() => Ok(DEMONSTRATION_DRAFTER.into()),
+        _ => Ok(text.into()),
+    }
+}
+
 /// Parses the name of a model: a path, a hub id, also with the hub's address, or `demo`.
 pub(crate) fn named_model(text: &str) -> Result<ModelSource, String> {
     if Path::new(text).exists() {
@@ -349,16 +357,10 @@ pub(crate) fn named_model(text: &str) -> Result<ModelSource, String> {
     if matches!(extension, Some("gguf" | "bin")) {
         return model(id);
     }
-    if id.contains(char::is_whitespace) {
-        return Err(
-            "there is no such file or directory. Is that a prompt? Give it with --prompt, \
-                    or after the model: forerun run MODEL \"text\""
-                .into(),
-        );
-    }
-    if !id.contains(['/', '\\']) {
+    if id.contains(char::is_whitespace) || !id.contains(['/', '\\']) {
         return Err("there is no such file or directory, and hub ids have an owner, such as \
-                    HuggingFaceTB/SmolLM2-135M-Instruct"
+                    HuggingFaceTB/SmolLM2-135M-Instruct. Is that a prompt? Give it with --prompt, \
+                    or after the model: forerun run MODEL \"text\""
             .into());
     }
     Ok(id.into())

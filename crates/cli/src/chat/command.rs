@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// The text that `/help` shows, after the methods.
 const HELP: &str = "\
 /stats            show speed and acceptance of the last answer and of the whole chat
-/system [TEXT]    set the system message; without a text, remove it
+/system [TEXT]    show or set the system message; none removes it
 /set [NAME [VALUE]]
                   list, show or change options: temperature, top-k, top-p, min-p, typical-p,
                   top-n-sigma, xtc-probability, xtc-threshold, dynatemp-range, dynatemp-exponent,
@@ -80,6 +80,8 @@ impl Command {
                 Err(error) => Err(format!("/method: {error}")),
             },
             "stats" => without_argument(Self::Stats),
+            "system" if rest.is_empty() => Ok(Self::ShowSetting("system".into())),
+            "system" if rest == "none" => Ok(Self::System(String::new())),
             "system" => Ok(Self::System(rest.to_owned())),
             "set" if rest.is_empty() => Ok(Self::ShowSettings),
             "set" => match rest.split_once(is_end_of_name) {
@@ -135,7 +137,8 @@ mod tests {
             ("/method", Ok(Command::ShowMethod)),
             ("/method  speculative ", Ok(Command::Method(Method::Speculative))),
             ("/system  be  kind ", Ok(Command::System("be  kind".into()))),
-            ("/system", Ok(Command::System(String::new()))),
+            ("/system", Ok(Command::ShowSetting("system".into()))),
+            ("/system none", Ok(Command::System(String::new()))),
             ("/system be\nkind", Ok(Command::System("be\nkind".into()))),
             ("/set", Ok(Command::ShowSettings)),
             ("/set  top-k  40 ", Ok(Command::Set("top-k".into(), "40".into()))),

@@ -265,9 +265,9 @@ impl Session<'_> {
         is_repetitive &= was_stopped && !interrupted;
         if is_repetitive {
             note(format_args!(
-                "[stopped: the answer repeats itself; {} 0.8 or {} 1.1 can prevent that]",
-                self.option("temperature"),
-                self.option("repetition-penalty")
+                "[stopped: the answer repeats itself; {} 1.1 or a higher temperature can prevent that{}]",
+                self.option("repetition-penalty"),
+                if self.is_chat { ". /clear forgets it" } else { "" }
             ));
         }
         self.note_end(&reply, interrupted);

@@ -135,7 +135,7 @@ fn a_conversation_of_several_turns_with_commands() {
     assert_eq!(messages[0], ("system".into(), "be kind".into()));
     assert_eq!(user_messages(&messages), ["Hello", "again", "two\nlines", "/three\nlines"]);
     assert_eq!(messages.len(), 9);
-    chat.submit("/system", &["the next answer will have no system message"]);
+    chat.submit("/system none", &["the next answer will have no system message"]);
     chat.submit("/clear", &["started a new conversation"]);
     assert_eq!(chat.messages(&models), []);
     // One Ctrl-C at an empty prompt does not leave, nor do two with other input in between.
