@@ -25,8 +25,7 @@ fn are_alike(first: &impl QueuedJob, second: &impl QueuedJob) -> bool {
 
 /// Returns whether a job may join a batch of jobs for its role: its sequence is not in the batch
 /// yet, and there is room.
-#[must_use]
-pub fn may_join<B: QueuedJob>(batch: &[B], job: &impl QueuedJob) -> bool {
+fn may_join<B: QueuedJob>(batch: &[B], job: &impl QueuedJob) -> bool {
     batch.len() < MAX_BATCH
         && batch.iter().all(|other| other.role() == job.role() && !are_alike(other, job))
 }
