@@ -135,6 +135,12 @@ fn parse<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
 }
 
 /// Parses a method. Errors name a similar one, and say which option takes the name of a drafter.
+/// Parses a number above 0.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
 pub(crate) fn parse_method(text: &str) -> Result<Method, String> {
     text.parse().map_err(|error: UnknownValue| match DrafterKind::from_str(text) {
         Ok(drafter) => format!("{drafter} is a drafter: use --drafter {drafter}"),
