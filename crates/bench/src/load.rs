@@ -331,7 +331,8 @@ mod tests {
 
     #[test]
     fn answers_beyond_a_limit_are_no_goodput() -> std::io::Result<()> {
-        let goodput = |ttft_ms| Ok::<_, std::io::Error>(load(serve(STREAM, 5)?, CLIENTS, ttft_ms).goodput);
+        let goodput =
+            |ttft_ms| Ok::<_, std::io::Error>(load(serve(STREAM, 5)?, CLIENTS, ttft_ms).goodput);
         assert!(goodput(Some(6e5))? > 0.0);
         assert!(goodput(Some(0.0))? == 0.0);
         Ok(())

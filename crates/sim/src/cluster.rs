@@ -335,8 +335,8 @@ impl SimCluster {
         let starts_later =
             |running: &Running| running.failure.is_none() && arrives_ns <= running.started_ns;
         let queue_at = worker.start;
-        let is_busy = |at: &usize| !self.devices[*at].1.batch.is_empty();
-        let state = &mut self.devices[worker.clone().find(is_busy)?].1;
+        let mut devices = self.devices[worker].iter_mut();
+        let (_, state) = devices.find(|(_, state)| !state.batch.is_empty())?;
         if self.shared.is_some() || !state.batch.iter().all(starts_later) {
             return None;
         }

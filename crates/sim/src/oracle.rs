@@ -92,7 +92,8 @@ impl Oracle {
             if let AcceptanceModel::Varying { text, .. } = drafter {
                 let key = Key { position: text.len(), purpose: Purpose::Sample, candidate: 0 };
                 let place = KeyedRandomness { seed: number, sample: 0 }.uniform(key);
-                text.rotate_left((place * text.len() as f64) as usize);
+                let first = (place * text.len() as f64) as usize;
+                text.rotate_left(first);
             }
         }
         Self { seed: self.seed.wrapping_add(number), drafters }
