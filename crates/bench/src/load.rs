@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 /// The longest time of one request.
 const REQUEST_TIME: Duration = Duration::from_secs(600);
 
+/// The largest number of requests in flight that arrive at a rate. Later ones wait, and their time
+/// counts.
+const MOST_IN_FLIGHT: usize = 1_024;
+
 /// A server to put load on.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
@@ -147,10 +151,9 @@ pub struct LoadReport {
 pub fn run(endpoint: &Endpoint, load: &Load) -> LoadReport {
     let (next, all) = (AtomicUsize::new(0), Mutex::new((Vec::new(), Vec::new())));
     let times = load.arrivals.times(load.requests);
-    // Each request that arrives by itself has a thread, so that none waits for another.
     let threads = match load.arrivals {
         Arrivals::Clients { clients } => clients,
-        Arrivals::Rate { .. } => load.requests,
+        Arrivals::Rate { .. } => load.requests.min(MOST_IN_FLIGHT),
     };
     let start = Barrier::new(threads + 1);
     let mut started = Instant::now();

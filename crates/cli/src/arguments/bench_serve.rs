@@ -22,7 +22,7 @@ pub(crate) struct ServeBenchArguments {
 
     /// Requests a second, separated by commas, that arrive at random times (a Poisson process) in
     /// place of those of clients.
-    #[arg(long, value_name = "RATES", value_delimiter = ',', conflicts_with = "clients", value_parser = values::positive)]
+    #[arg(long, value_name = "RATES", value_delimiter = ',', conflicts_with = "clients", value_parser = values::rate_or_time)]
     pub(crate) rate: Vec<f64>,
 
     /// Number of requests of a `--rate` that arrive at the same time.
@@ -34,11 +34,11 @@ pub(crate) struct ServeBenchArguments {
     pub(crate) requests: Option<usize>,
 
     /// Longest time to the first token, in milliseconds, of answers that count in the goodput.
-    #[arg(long, value_name = "MS", value_parser = values::positive)]
+    #[arg(long, value_name = "MS", value_parser = values::rate_or_time)]
     pub(crate) ttft: Option<f64>,
 
     /// Longest mean time between tokens, in milliseconds, of answers that count in the goodput.
-    #[arg(long, value_name = "MS", value_parser = values::positive)]
+    #[arg(long, value_name = "MS", value_parser = values::rate_or_time)]
     pub(crate) tpot: Option<f64>,
 
     /// Number of tokens of each answer.

@@ -135,10 +135,10 @@ fn parse<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
 }
 
 /// Parses a method. Errors name a similar one, and say which option takes the name of a drafter.
-/// Parses a number above 0.
-pub(crate) fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| "expected a number above 0".to_owned())
+/// Parses a rate or a time, from a thousandth to a billion.
+pub(crate) fn rate_or_time(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (1e-3..=1e9).contains(number));
+    number.ok_or_else(|| "expected a number from 0.001 to 1000000000".to_owned())
 }
 
 pub(crate) fn parse_method(text: &str) -> Result<Method, String> {

@@ -191,6 +191,8 @@ impl State {
     /// Learns that a step of a schedule that drafts ahead has ended.
     pub(super) fn observe_step(&mut self, entry: usize, tokens: usize, now_ns: u64, alone: bool) {
         let Step { drafted, has_read, busy_ns } = std::mem::take(&mut self.step);
+        // Its times are those on the clock, and no shares.
+        self.target.rent_ns = 0.0;
         let drafter = self.entries[entry].drafter;
         let Drafter { costs, untested, .. } = &mut self.drafters[drafter];
         match drafted {
