@@ -130,7 +130,7 @@ impl BatchCosts {
     /// Returns the number of sequences that share the worker.
     pub(crate) fn load(&self) -> f64 {
         let together = self.sequences.value_or(1.0);
-        together.max((together + self.active.value_or(together)) / 2.0)
+        together.max(self.active.value_or(together))
     }
 
     /// Takes over the load of another worker, whose sequences are the same.
