@@ -26,11 +26,11 @@ pub(crate) struct ServeBenchArguments {
     pub(crate) rate: Vec<f64>,
 
     /// Number of requests of a `--rate` that arrive at the same time.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "rate", value_parser = values::count(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "rate", value_parser = values::count(1..=1024))]
     pub(crate) burst: usize,
 
     /// Number of requests of each client, or of each `--rate`. Default: 4, or 64 of a rate.
-    #[arg(long, value_name = "N", value_parser = values::count(1..))]
+    #[arg(long, value_name = "N", value_parser = values::count(1..=1_000_000))]
     pub(crate) requests: Option<usize>,
 
     /// Longest time to the first token, in milliseconds, of answers that count in the goodput.

@@ -137,7 +137,7 @@ fn parse<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
 /// Parses a method. Errors name a similar one, and say which option takes the name of a drafter.
 /// Parses a rate or a time, from a thousandth to a billion.
 pub(crate) fn rate_or_time(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| (1e-3..=1e9).contains(number));
+    let number = text.parse::<f64>().ok().filter(|number| (1e-3..=1e9).contains(number));
     number.ok_or_else(|| "expected a number from 0.001 to 1000000000".to_owned())
 }
 
