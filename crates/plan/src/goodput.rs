@@ -1,6 +1,6 @@
 //! What the rows of a pass are worth among sequences that share it: the tokens that all of them
-//! together commit in that time, their *goodput* (*Optimizing Speculative Decoding for Serving Large
-//! Language Models Using Goodput*, Liu et al. 2024, arXiv 2406.14066).
+//! together commit in that time, their *goodput* (*Optimizing Speculative Decoding for Serving
+//! Large Language Models Using Goodput*, Liu et al. 2024, arXiv 2406.14066).
 //!
 //! All drafted positions of all sequences compete for rows. The best ones are those that are
 //! accepted more often than the tokens that their rows and forwards would bring elsewhere. So each

@@ -223,8 +223,8 @@ impl Rounds {
 ///
 /// If other sequences share the passes, times are the job's share of them
 /// ([`JobCost::share`](forerun_core::JobCost::share)), if the others do the same, and a token is
-/// worth its row if it brings more than their tokens would ([`SharedGoodput`]). So a draft is as long
-/// as is good for all.
+/// worth its row if it brings more than their tokens would ([`SharedGoodput`]). So a draft is as
+/// long as is good for all.
 #[derive(Clone, Debug)]
 pub struct SpeculativeDraftLength {
     planned: Planned,

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct WorkerLoop {
     engine: Engine,
     answers: Answers,
-    /// The number of sequences of the last batch and of the jobs that waited meanwhile, and how long
-    /// it ran.
+    /// The number of sequences of the last batch and of the jobs that waited meanwhile, and how
+    /// long it ran.
     last_sequences: usize,
     last_duration: Duration,
 }

@@ -10,8 +10,8 @@ use forerun_core::DraftShape;
 
 /// The mean number of sequences from which on they compete for rows.
 const TWO_SEQUENCES: f64 = 1.5;
-/// The share of the time of a pass of the target alone that a sequence may be spared at most, if its
-/// drafts are worse than those of others.
+/// The share of the time of a pass of the target alone that a sequence may be spared at most, if
+/// its drafts are worse than those of others.
 const MOST_REBATE: f64 = 0.5;
 
 /// What happened in the present step of a schedule that drafts ahead.
