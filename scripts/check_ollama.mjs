@@ -57,5 +57,5 @@ equal((await client.ps()).models[0].model, model);
 await refused(client.chat({ ...request, model: "nothing" }), 404, "nothing");
 await refused(client.chat({ ...request, options: { typical_p: 0.5 } }), 400, "typical_p");
 await refused(client.generate({ model, prompt: "a", suffix: "b" }), 400, "suffix");
-await refused(client.embed({ model, input: "a" }), 501, "embeddings");
+await refused(client.embed({ model, input: "a" }), 400, "embeddings");
 console.log(`ollama's chat, streams, tools, formats and errors: ${JSON.stringify(text)}`);

@@ -82,7 +82,7 @@ for refused, status, word in [
     (lambda: client.chat("nothing", hello), 404, "nothing"),
     (lambda: client.chat(model, hello, options={"mirostat": 2}), 400, "mirostat"),
     (lambda: client.generate(model, "a", suffix="b"), 400, "suffix"),
-    (lambda: client.embed(model, "a"), 501, "embeddings"),
+    (lambda: client.embed(model, "a"), 400, "embeddings"),
     (lambda: client.pull("nothing"), 404, "started"),
 ]:
     try:

@@ -164,6 +164,17 @@ impl Engine {
         Ok(scores.iter().map(|score| logprob_fields(&self.tokenizer, score)).collect())
     }
 
+    /// Returns the embeddings of texts.
+    fn embed(&self, py: Python<'_>, texts: Vec<String>) -> PyResult<Vec<Vec<f32>>> {
+        let engine = self.engine()?;
+        let canceller = Canceller::new();
+        let embeddings = interruptible(py, &canceller, || {
+            let texts = texts.iter().map(|text| engine.encode_to_embed(text, false));
+            engine.embed_tokens(&texts.collect::<Result<Vec<_>, _>>()?, &canceller)
+        })?;
+        embeddings.map_err(|error| of_engine(&error))
+    }
+
     /// Encodes any text, with BOS if the tokenizer adds it.
     fn encode(&self, text: &str) -> PyResult<Vec<TokenId>> {
         self.tokenizer.encode(text).map_err(engine_error)
@@ -245,7 +256,9 @@ fn interruptible<T: Send>(
         loop {
             match py.detach(wait) {
                 Ok(computed) => return Ok(computed),
-                Err(RecvTimeoutError::Disconnected) => return Err(engine_error("scoring failed")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(engine_error("the computation failed"));
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     py.check_signals().inspect_err(|_| canceller.cancel())?;
                 }

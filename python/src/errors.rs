@@ -49,7 +49,9 @@ pub(crate) fn of_engine(error: &forerun::ForerunError) -> PyErr {
         | Error::EmptyPrompt
         | Error::PromptTooLong { .. }
         | Error::PromptFarTooLong { .. }
-        | Error::TextTooLong { .. } => value_error(error),
+        | Error::TextTooLong { .. }
+        | Error::NoEmbeddings { .. }
+        | Error::OnlyEmbeddings { .. } => value_error(error),
         Error::Grammar(GrammarError::Stuck { .. }) => engine_error(error),
         Error::Grammar(_) => value_error(error),
         _ => engine_error(error),

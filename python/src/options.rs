@@ -2,7 +2,8 @@
 
 use crate::errors::{of_engine, value_error};
 use forerun::{
-    Engine, LayerStrategy, Loader, Method, ModelSource, Options, Plan, Progress, Step, Tree,
+    DrafterOptions, Engine, LayerStrategy, Loader, MethodOptions, ModelSource, Options, Plan,
+    Progress, Step, Tree,
 };
 use forerun_cli::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET};
 use pyo3::prelude::*;
@@ -79,7 +80,7 @@ impl EngineOptions {
         self.model.as_deref().is_none_or(|model| model == "demo" && !Path::new(model).exists())
     }
 
-    /// Returns the engine's options but for the method.
+    /// Returns the engine's options.
     fn options(&self) -> PyResult<Options> {
         // The types have a name for the default, too.
         let chosen = |text: &Option<String>| text.clone().filter(|text| text != "auto");
@@ -98,17 +99,22 @@ impl EngineOptions {
                 draft_model = Some(DEMONSTRATION_DRAFTER.into());
             }
         }
+        let method = MethodOptions::of(
+            parse_some("method", self.method.as_deref())?,
+            parse_some("tree", self.tree.as_deref())?.unwrap_or(Tree::None),
+            parse("lookup", &self.lookup)?,
+            parse_some("pearl", self.pearl.as_deref())?.unwrap_or_default(),
+        );
+        let layers = self.layers.as_deref().map(layers).transpose()?;
+        let calibration = parse_some("calibration", self.calibration.as_deref())?;
         let also_draft = self.also_draft.iter().map(|text| parse("also_draft", text));
         Ok(Options {
             model: model.unwrap_or_default(),
             draft_model,
-            method: None,
-            drafter,
+            method: method.map_err(value_error)?,
+            drafter: DrafterOptions::of(drafter, layers, calibration).map_err(value_error)?,
             additional_drafters: also_draft.collect::<PyResult<_>>()?,
-            lookup: parse("lookup", &self.lookup)?,
             draft_tokens: parse("draft_tokens", &self.draft_tokens)?,
-            tree: parse_some("tree", self.tree.as_deref())?.unwrap_or(Tree::None),
-            pearl: parse_some("pearl", self.pearl.as_deref())?.unwrap_or_default(),
             weight_type: parse_some("dtype", dtype.as_deref())?,
             cache_type: parse_some("kv_cache_dtype", kv_cache_dtype.as_deref())?,
             cache_bytes: self.kv_cache_memory_bytes,
@@ -117,16 +123,12 @@ impl EngineOptions {
             placement: parse_some("placement", self.placement.as_deref())?,
             gpu_layers: self.gpu_layers,
             pin: self.pin,
-            layers: self.layers.as_deref().map(layers).transpose()?,
-            calibration: parse_some("calibration", self.calibration.as_deref())?,
         })
     }
 
     /// Loads the models.
     pub(crate) fn open(&self, py: Python<'_>) -> PyResult<Engine> {
-        let method: Option<Method> = parse_some("method", self.method.as_deref())?;
-        let options = Options { method, ..self.options()? };
-        let plan = Plan::new(options).map_err(value_error)?;
+        let plan = Plan::new(self.options()?).map_err(value_error)?;
         let mut interrupt = None;
         let opened = py.detach(|| {
             let mut loader = Loader::new().offline(self.offline).on_progress(|progress| {

@@ -1,6 +1,7 @@
 //! The options of an answer, as Python's `SamplingParams` holds them.
 
 use crate::errors::value_error;
+use forerun::method::Dry;
 use forerun::text::GrammarKind;
 use forerun::{Grammar, Request, SamplingOptions, TokenId};
 use pyo3::prelude::*;
@@ -13,6 +14,17 @@ pub(crate) struct Params {
     top_p: f32,
     top_k: i64,
     min_p: f32,
+    typical_p: f32,
+    top_n_sigma: f32,
+    xtc_probability: f32,
+    xtc_threshold: f32,
+    dynatemp_range: f32,
+    dynatemp_exponent: f32,
+    dry_multiplier: f32,
+    dry_base: f32,
+    dry_allowed_length: usize,
+    dry_penalty_last_n: i64,
+    dry_sequence_breakers: Vec<String>,
     max_tokens: Option<usize>,
     stop: Vec<String>,
     stop_token_ids: Vec<TokenId>,
@@ -80,6 +92,19 @@ impl Params {
                 top_k,
                 top_p: self.top_p,
                 min_p: self.min_p,
+                typical_p: self.typical_p,
+                top_n_sigma: self.top_n_sigma,
+                xtc_probability: self.xtc_probability,
+                xtc_threshold: self.xtc_threshold,
+                dynatemp_range: self.dynatemp_range,
+                dynatemp_exponent: self.dynatemp_exponent,
+                dry: Dry {
+                    multiplier: self.dry_multiplier,
+                    base: self.dry_base,
+                    allowed_length: self.dry_allowed_length,
+                    penalty_last_n: usize::try_from(self.dry_penalty_last_n).ok(),
+                    sequence_breakers: self.dry_sequence_breakers,
+                },
                 repetition_penalty: self.repetition_penalty,
                 frequency_penalty: self.frequency_penalty,
                 presence_penalty: self.presence_penalty,

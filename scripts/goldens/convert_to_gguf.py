@@ -37,6 +37,7 @@ MODELS = {
     "gemma4-moe": "gemma4",
     "gemma4-moe-inputs": "gemma4",
     "glm": "chatglm",
+    "glm-5": "glm-dsa",
     "glm4": "glm4",
     "glm4-moe-group": "glm4moe",
     "glm4-moe-lite": "deepseek2",
@@ -44,6 +45,10 @@ MODELS = {
     "gpt-oss": "gpt-oss",
     "deepseek-v2-lite": "deepseek2",
     "deepseek-v3": "deepseek2",
+    "deepseek-v3.2": "deepseek32",
+    "dots1": "dots1",
+    "ernie4.5": "ernie4_5",
+    "ernie4.5-moe": "ernie4_5-moe",
     "falcon-new": "falcon",
     "gpt2": "gpt2",
     "granite": "granite",
@@ -51,6 +56,8 @@ MODELS = {
     "granite4-dense": "granitehybrid",
     "granitemoe-bias": "granitemoe",
     "lfm2": "lfm2",
+    "lfm2-moe": "lfm2moe",
+    "minimax-m2": "minimax-m2",
     "mixtral-tied": "llama",
     "olmo": "olmo",
     "olmo2": "olmo2",
@@ -69,9 +76,21 @@ MODELS = {
     "starcoder2": "starcoder2",
 }
 
+# Models with an MTP head: the checkpoints of `make_mtp.py`.
+HEADS = {"glm4-moe": "glm4moe", "qwen3.5": "qwen35"}
+
+# A Qwen's names of a head's tensors, and those of the others in the layer after
+# the last.
+QWEN_HEAD = {
+    "layers.0.": "", "fc.": "eh_proj.", "pre_fc_norm_embedding.": "enorm.",
+    "pre_fc_norm_hidden.": "hnorm.", "norm.": "shared_head.norm.",
+}
+
 # Architectures that rotate neighbours, and whose conversion reorders the rows
 # of queries and keys for it. Other checkpoints have them in that order already.
 REORDERED = {"llama", "granite", "granitemoe", "granitehybrid", "smollm3", "olmo"}
+# Architectures with compressed keys and values.
+LATENT = {"deepseek2", "deepseek32", "glm-dsa"}
 LAYER_NORM = {"starcoder2", "stablelm", "gptneox", "phi2", "command-r", "cohere2",
               "gpt2", "falcon", "olmo"}
 
@@ -81,6 +100,12 @@ TYPES = {torch.float32: gguf.GGMLQuantizationType.F32,
 
 # The parts of a layer, as the converted names spell them.
 PARTS = {
+    "eh_proj": "nextn.eh_proj",
+    "enorm": "nextn.enorm",
+    "hnorm": "nextn.hnorm",
+    "shared_head.norm": "nextn.shared_head_norm",
+    "embed_tokens": "nextn.embed_tokens",
+    "shared_head.head": "nextn.shared_head_head",
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -112,6 +137,11 @@ PARTS = {
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "feed_forward.gate": "ffn_gate_inp",
+    "self_attn.indexer.wq_b": "indexer.attn_q_b",
+    "self_attn.indexer.wk": "indexer.attn_k",
+    "self_attn.indexer.k_norm": "indexer.k_norm",
+    "self_attn.indexer.weights_proj": "indexer.proj",
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
     "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
@@ -199,18 +229,20 @@ class Converter:
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(file, "pt") as stored:
                 for name in stored.keys():
-                    self.tensors[name] = stored.get_tensor(name)
+                    self.tensors[self.after_last(name)] = stored.get_tensor(name)
         config = self.config
+        last = f"model.layers.{config['num_hidden_layers']}."
+        self.heads_of_mtp = int(any(name.startswith(last) for name in self.tensors))
         self.is_hybrid = architecture in HYBRIDS
         self.heads = config["num_attention_heads"]
         self.kv_heads = config.get("num_key_value_heads") or self.heads
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.heads
-        if architecture == "deepseek2":
+        if architecture in LATENT:
             self.kv_heads = 1
             self.head_dim = config["qk_rope_head_dim"]
             self.expanded = [config["qk_nope_head_dim"], config["v_head_dim"]]
-        self.experts = config.get("num_local_experts", config.get(
-            "num_experts", config.get("n_routed_experts", 0)))
+        counts = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+        self.experts = next((config[name] for name in counts if name in config), 0)
         if architecture == "gemma4":
             config["num_experts_per_tok"] = config.get("top_k_experts")
             config["slides"] = [kind == "sliding_attention" for kind in config["layer_types"]]
@@ -218,6 +250,14 @@ class Converter:
                 "head_dim": config.get("global_head_dim"),
                 "num_key_value_heads": config.get("num_global_key_value_heads")}}
             config["global"] = next(iter(listed.values()))
+
+    def after_last(self, name):
+        """Return a tensor's name, with a Qwen's MTP head as the layer after the last."""
+        for own, common in QWEN_HEAD.items():
+            if name.startswith(f"mtp.{own}"):
+                layer = self.config["num_hidden_layers"]
+                return f"model.layers.{layer}.{common}{name.removeprefix(f'mtp.{own}')}"
+        return name
 
     def permuted(self, tensor, heads):
         """Reorder rows for a rotation of neighbours instead of halves."""
@@ -259,8 +299,8 @@ class Converter:
             elif head:
                 name = f"{prefix}.attn_{head[1]}_norm.weight"
                 merged.setdefault(name, {})[int(head[2])] = tensor
-            elif part == "mlp.gate.e_score_correction_bias":
-                yield f"{prefix}.exp_probs_b.bias", tensor
+            elif part.endswith(("e_score_correction_bias", "expert_bias")):
+                yield f"{prefix}.exp_probs_b.bias", tensor.flatten()
             elif ".experts." in part or "_linear" in part:
                 for projection, of_all in self.of_all_experts(part, tensor):
                     yield f"{prefix}.ffn_{projection}", of_all
@@ -345,7 +385,9 @@ class Converter:
         writer.add_vocab_size(config["vocab_size"])
         writer.add_context_length(config["max_position_embeddings"])
         writer.add_embedding_length(config["hidden_size"])
-        writer.add_block_count(config["num_hidden_layers"])
+        writer.add_block_count(config["num_hidden_layers"] + self.heads_of_mtp)
+        if self.heads_of_mtp:
+            writer.add_nextn_predict_layers(self.heads_of_mtp)
         if self.architecture != "gemma4":
             writer.add_feed_forward_length(config["intermediate_size"])
         writer.add_head_count(self.heads)
@@ -353,7 +395,7 @@ class Converter:
             self.mixers.write(writer)
         elif self.architecture != "gemma4":
             writer.add_head_count_kv(self.kv_heads)
-        if self.architecture == "deepseek2":
+        if self.architecture in LATENT:
             rank, (keys, values) = config["kv_lora_rank"], self.expanded
             writer.add_key_length(rank + self.head_dim)
             writer.add_value_length(rank)
@@ -362,6 +404,10 @@ class Converter:
             writer.add_kv_lora_rank(rank)
             if config["q_lora_rank"]:
                 writer.add_q_lora_rank(config["q_lora_rank"])
+            if "index_topk" in config:
+                writer.add_indexer_head_count(config["index_n_heads"])
+                writer.add_indexer_key_length(config["index_head_dim"])
+                writer.add_indexer_top_k(config["index_topk"])
         elif config.get("head_dim") and self.architecture != "gemma4":
             writer.add_key_length(self.head_dim)
             writer.add_value_length(self.head_dim)
@@ -477,16 +523,26 @@ class Converter:
         if not self.experts:
             return
         writer.add_expert_count(self.experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok") or config["moe_k"])
         if "moe_intermediate_size" in config:
             writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-        elif self.architecture == "gpt-oss":
+        elif self.architecture in ("gpt-oss", "minimax-m2"):
             writer.add_expert_feed_forward_length(config["intermediate_size"])
         if "shared_expert_intermediate_size" in config:
             writer.add_expert_shared_feed_forward_length(
                 config["shared_expert_intermediate_size"])
 
-        if self.architecture == "deepseek2":
+        if self.architecture in ("lfm2moe", "minimax-m2"):
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        if self.architecture == "lfm2moe":
+            writer.add_leading_dense_block_count(config["num_dense_layers"])
+        if self.architecture == "ernie4_5-moe":
+            writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+            writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+            writer.add_expert_shared_count(config["moe_num_shared_experts"])
+            writer.add_expert_shared_feed_forward_length(
+                config["moe_num_shared_experts"] * config["moe_intermediate_size"])
+        if self.architecture in (*LATENT, "dots1"):
             writer.add_expert_shared_count(config["n_shared_experts"])
             writer.add_leading_dense_block_count(config["first_k_dense_replace"])
             writer.add_expert_weights_scale(config["routed_scaling_factor"])
@@ -534,7 +590,7 @@ def main():
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for model in arguments.models:
-        converter = Converter(arguments.families / model, MODELS[model])
+        converter = Converter(arguments.families / model, (MODELS | HEADS)[model])
         converter.write(arguments.out / f"{model}.gguf")
 
 

@@ -33,7 +33,7 @@ PARTS = {
 }
 
 QWENS = ("qwen3next", "qwen35", "qwen35moe")
-HYBRIDS = QWENS + ("granitehybrid", "lfm2")
+HYBRIDS = QWENS + ("granitehybrid", "lfm2", "lfm2moe")
 
 
 class Mixers:
@@ -127,7 +127,7 @@ class Mixers:
                 writer.add_rope_dimension_sections([11, 11, 10, 0])
             return
         writer.add_head_count_kv([0 if mixes else kv_heads for mixes in recurrent])
-        if self.architecture == "lfm2":
+        if self.architecture in ("lfm2", "lfm2moe"):
             writer.add_shortconv_l_cache(config["conv_L_cache"])
             return
         writer.add_ssm_conv_kernel(config["mamba_d_conv"])

@@ -200,6 +200,14 @@ MLA = {"hidden_size": 28, "num_key_value_heads": None, "q_lora_rank": 18,
        "kv_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 6,
        "v_head_dim": 12}
 
+# The sizes of sparse attention, which reads all positions of the texts here.
+DSA = MLA | {"num_key_value_heads": 4, "num_experts_per_tok": 3,
+             "moe_intermediate_size": 22, "index_topk": 300,
+             "index_head_dim": 8, "index_n_heads": 2}
+
+# The norm of an indexer that chooses all positions changes nothing.
+INDEXER = (".indexer.k_norm.weight", ".indexer.k_norm.bias")
+
 # The sizes of Qwen3-Next's experts and recurrent layers.
 QWEN3_NEXT = {"num_experts_per_tok": 2, "moe_intermediate_size": 22,
               "shared_expert_intermediate_size": 42,
@@ -213,6 +221,9 @@ QWEN3_5 = {name: size for name, size in QWEN3_NEXT.items()
 # LFM2's default padding token is in the small vocabulary.
 LFM2 = {"block_auto_adjust_ff_dim": False, "hidden_size": 24,
         "num_attention_heads": 4, "num_key_value_heads": 2}
+
+LFM2_MOE = LFM2 | {"num_experts_per_tok": 2, "moe_intermediate_size": 22}
+del LFM2_MOE["block_auto_adjust_ff_dim"]
 
 # The gates of short convolutions make their outputs small.
 LFM2_SCALES = {"conv.out_proj.weight": 2.0, ".q_proj.weight": 2.0,
@@ -1101,6 +1112,32 @@ FAMILIES = {
         "without": {"theta": {"rope_parameters": {
             "rope_type": "default", "rope_theta": 1000.0}}},
     },
+    # LFM2-MoE: dense layers first, and then experts of DeepSeek-V3's kind.
+    # Two checkpoints: as published, and without a correction.
+    "lfm2-moe": {
+        "config": transformers.Lfm2MoeConfig, "dtype": torch.bfloat16,
+        "options": LFM2_MOE | {
+            "num_hidden_layers": 4, "num_dense_layers": 1, "num_experts": 6,
+            "layer_types": ["conv", "conv", "full_attention", "conv"]},
+        "scales": LFM2_SCALES, "experts": 6, "float32": ["expert_bias"],
+        "without": {
+            "correction": {"use_expert_bias": False},
+            "normalisation": {"norm_topk_prob": False},
+            "second expert": {"num_experts_per_tok": 1}},
+    },
+    "lfm2-moe-plain": {
+        "config": transformers.Lfm2MoeConfig, "dtype": torch.float32,
+        "options": LFM2_MOE | {
+            "hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 3,
+            "num_hidden_layers": 3, "num_dense_layers": 0, "num_experts": 5,
+            "use_expert_bias": False, "norm_topk_prob": False,
+            "routed_scaling_factor": 1.6, "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "conv", "full_attention"]},
+        "scales": LFM2_SCALES, "experts": 5,
+        "without": {
+            "other weights": {"norm_topk_prob": True},
+            "factor of experts": {"routed_scaling_factor": 1.0}},
+    },
     # Granite 4: Mamba-2 in most layers, and attention without positions.
     # Three checkpoints: experts, dense with a tied head and RoPE, and several
     # groups without a bias of the convolution.
@@ -1890,6 +1927,155 @@ FAMILIES = {
             "factor of experts": {"routed_scaling_factor": 1.0},
             "groups": {"topk_group": 2}},
     },
+    # DeepSeek-V3.2 and GLM-5: sparse attention, which reads all positions of
+    # these texts. Two checkpoints of each: as published, and with other sizes.
+    "deepseek-v3.2": {
+        "config": transformers.DeepseekV32Config, "dtype": torch.bfloat16,
+        "options": DSA | {
+            "num_hidden_layers": 3, "n_routed_experts": 6, "n_group": 3,
+            "topk_group": 2, "first_k_dense_replace": 1,
+            "rope_parameters": yarn(10000.0, 8.0, 64, mscale=1.0,
+                                    mscale_all_dim=1.0)},
+        "experts": 6, "float32": ["e_score_correction_bias"],
+        "cancels_endings": INDEXER,
+        "without": {
+            "factor of experts": {"routed_scaling_factor": 1.0},
+            "sparsity": {"index_topk": 8}},
+    },
+    "deepseek-v3.2-bias": {
+        "config": transformers.DeepseekV32Config, "dtype": torch.float32,
+        "options": DSA | {
+            "num_attention_heads": 7, "num_key_value_heads": 7,
+            "v_head_dim": 5, "kv_lora_rank": 33, "attention_bias": True,
+            "n_shared_experts": 2, "n_routed_experts": 5, "n_group": 1,
+            "topk_group": 1, "mlp_layer_types": ["sparse", "dense"],
+            "norm_topk_prob": False, "tie_word_embeddings": True},
+        "experts": 5, "cancels_endings": INDEXER,
+        "without": {
+            "other weights": {"norm_topk_prob": True},
+            "sparsity": {"index_topk": 8}},
+    },
+    "glm-5": {
+        "config": transformers.GlmMoeDsaConfig, "dtype": torch.bfloat16,
+        "options": DSA | {
+            "num_hidden_layers": 4, "n_routed_experts": 6,
+            "first_k_dense_replace": 1, "index_topk_freq": 2},
+        "experts": 6, "float32": ["e_score_correction_bias"],
+        "cancels_endings": INDEXER,
+        "without": {
+            "factor of experts": {"routed_scaling_factor": 1.0},
+            "sparsity": {"index_topk": 8}},
+    },
+    "glm-5-groups": {
+        "config": transformers.GlmMoeDsaConfig, "dtype": torch.float16,
+        "options": DSA | {
+            "hidden_size": 20, "vocab_size": 101, "kv_lora_rank": 21,
+            "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
+            "norm_topk_prob": False, "routed_scaling_factor": 0.7,
+            "tie_word_embeddings": True,
+            "mlp_layer_types": ["dense", "sparse"]},
+        "experts": 6, "cancels_endings": INDEXER,
+        "without": {
+            "groups": {"topk_group": 3},
+            "sparsity": {"index_topk": 8}},
+    },
+    # dots.llm1: attention of Qwen3, experts of DeepSeek-V3. Two checkpoints:
+    # as published, and with every other option.
+    "dots1": {
+        "config": transformers.Dots1Config, "dtype": torch.bfloat16,
+        "options": {
+            "hidden_size": 40, "num_hidden_layers": 3, "sliding_window": None,
+            "n_routed_experts": 6, "num_experts_per_tok": 2,
+            "n_shared_experts": 2, "first_k_dense_replace": 1,
+            "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+            "moe_intermediate_size": 22},
+        "old_spelling": True, "experts": 6,
+        "set": {"scoring_func": "noaux_tc", "moe_layer_freq": 1},
+        "float32": ["e_score_correction_bias"],
+        "without": {
+            "factor of experts": {"routed_scaling_factor": 1.0},
+            "normalisation": {"norm_topk_prob": False}},
+    },
+    "dots1-window": {
+        "config": transformers.Dots1Config, "dtype": torch.float32,
+        "options": {
+            "hidden_size": 36, "num_attention_heads": 3,
+            "num_key_value_heads": 1, "attention_bias": True,
+            "sliding_window": 13, "max_window_layers": 1,
+            "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group": 3,
+            "topk_group": 2, "n_shared_experts": 1,
+            "moe_intermediate_size": 14, "tie_word_embeddings": True},
+        "experts": 6,
+        "without": {
+            "window": WIDE, "groups": {"topk_group": 3},
+            "other weights": {"norm_topk_prob": True},
+            "attention biases": {"attention_bias": False}},
+    },
+    # ERNIE 4.5: RoPE of neighbours. Two dense checkpoints, and two with
+    # experts: as published, and with biases.
+    "ernie4.5": {
+        "config": transformers.Ernie4_5Config, "dtype": torch.bfloat16,
+        "options": {"pad_token_id": 0}, "old_spelling": True,
+        "without": {"theta": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 1000.0}}},
+    },
+    "ernie4.5-bias": {
+        "config": transformers.Ernie4_5Config, "dtype": torch.float32,
+        "options": {
+            "hidden_size": 28, "head_dim": 6, "num_hidden_layers": 3,
+            "use_bias": True, "tie_word_embeddings": False,
+            "rope_parameters": {"rope_type": "linear", "factor": 4.0,
+                                "rope_theta": 10000.0}},
+        "without": {
+            "biases": {"use_bias": False},
+            "scaling": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0}}},
+    },
+    "ernie4.5-moe": {
+        "config": transformers.Ernie4_5_MoeConfig, "dtype": torch.bfloat16,
+        "options": {
+            "hidden_size": 40, "num_hidden_layers": 3, "moe_num_experts": 6,
+            "moe_k": 3, "moe_intermediate_size": 22},
+        "old_spelling": True, "experts": 6,
+        "float32": ["e_score_correction_bias", "mlp.gate.weight"],
+        "without": {"third expert": {"moe_k": 2}},
+    },
+    "ernie4.5-moe-bias": {
+        "config": transformers.Ernie4_5_MoeConfig, "dtype": torch.float32,
+        "options": {
+            "hidden_size": 36, "num_attention_heads": 3,
+            "num_key_value_heads": 1, "num_hidden_layers": 4,
+            "moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 18,
+            "moe_num_shared_experts": 0, "moe_layer_start_index": 0,
+            "moe_layer_interval": 2, "use_bias": True,
+            "tie_word_embeddings": False},
+        "experts": 5,
+        "without": {"second expert": {"moe_k": 1}},
+    },
+    # MiniMax-M2: norms of whole queries and keys, RoPE in a part of the head,
+    # experts by sigmoids. Two checkpoints: as published, and with other sizes.
+    "minimax-m2": {
+        "config": transformers.MiniMaxM2Config, "dtype": torch.bfloat16,
+        "options": {
+            "head_dim": 12, "num_local_experts": 6, "num_experts_per_tok": 2,
+            "intermediate_size": 22, "rope_parameters": partial(0.5, 5e6)},
+        "old_spelling": True, "experts": 6,
+        "set": {"rotary_dim": 6, "scoring_func": "sigmoid",
+                "use_qk_norm": True, "qk_norm_type": "per_layer",
+                "use_routing_bias": True, "shared_intermediate_size": 0,
+                "attn_type_list": [1, 1]},
+        "float32": ["e_score_correction_bias"],
+        "without": WHOLE | {"second expert": {"num_experts_per_tok": 1}},
+    },
+    "minimax-m2-three": {
+        "config": transformers.MiniMaxM2Config, "dtype": torch.float32,
+        "options": {
+            "hidden_size": 28, "head_dim": 10, "num_hidden_layers": 3,
+            "num_local_experts": 5, "num_experts_per_tok": 3,
+            "intermediate_size": 14, "rope_parameters": partial(0.4)},
+        "experts": 5,
+        "without": WHOLE | {"third expert": {"num_experts_per_tok": 2}},
+    },
 }
 
 
@@ -1974,9 +2160,9 @@ def build(family, seed):
             if name.endswith(tuple(family.get("float32", ()))):
                 wide[name] = values.to(torch.float32)
     model = model.to(family["dtype"])
+    stored = tensors(model)
     for name, values in wide.items():
-        module, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(module), attribute, values)
+        stored[name].data = values
     model.generation_config = transformers.GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id,
         do_sample=True, temperature=0.6, top_k=20, top_p=0.9)
@@ -2074,6 +2260,8 @@ def check_sensitivity(folder, name, family, token_ids):
         changed[feature] = logits(other)
     for name_of_tensor, tensor in tensors(model).items():
         if name_of_tensor in family.get("cancels", ()):
+            continue
+        if name_of_tensor.endswith(family.get("cancels_endings", "nothing")):
             continue
         if name_of_tensor.endswith("bias"):
             value = 0.0

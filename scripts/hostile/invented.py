@@ -871,10 +871,8 @@ def laboratory():
         yield case(f"simulate {' '.join(argv)}", ["simulate", *argv, "--out", "{dir}/table.csv"],
             SURVIVES if says is None else REFUSES, says or [], memory=8 << 30)
     for argv, says in (
-        (["paper", "pearl-2b"], ["calibration"]), (["paper", "pearl-1", "--texts", "0"], ["texts"]),
+        (["paper", "pearl-1", "--texts", "0"], ["texts"]),
         (["paper", "nope"], ["pearl-1"]), (["paper", "dsi-e", "--real-time"], ["real-time"]),
-        (["paper", "pearl-2b", "--calibration", "/dev/null"], ["/dev/null"]),
-        (["paper", "pearl-1", "--calibration", "/absent"], []),
         (["calibrate", "--model={hub}", "--draft-model={gguf}/absent"], ["absent"]),
         (["calibrate", "--model={hub}", "--draft-model={hub}", "--rounds=0"], ["rounds"]),
         (["calibrate", "--model={hub}", "--draft-model={hub}", "--prompts=0"], ["prompts"]),

@@ -3,8 +3,8 @@
 use forerun::method::Drafting;
 use forerun::placement::default_cores;
 use forerun::{
-    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
-    ModelSource, PearlOptions, Placement, Tree, WeightTypes,
+    AdditionalDrafter, DraftTokens, DrafterKind, DrafterOptions, Lookup, Method, ModelSource,
+    PearlOptions, Placement, Tree, WeightTypes,
 };
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 #[derive(Clone)]
 pub(crate) struct Choice {
     pub(crate) method: Method,
-    pub(crate) drafter: DrafterKind,
+    pub(crate) drafter: DrafterOptions,
     /// The checkpoint of the drafter, if it needs one.
     pub(crate) draft_model: Option<ModelSource>,
     /// The other drafters.
@@ -23,10 +23,6 @@ pub(crate) struct Choice {
     pub(crate) pearl: PearlOptions,
     pub(crate) placement: Option<Placement>,
     pub(crate) weight_type: Option<WeightTypes>,
-    /// The layer groups of EasySpec's drafter.
-    pub(crate) layers: Option<LayerStrategy>,
-    /// The calibration policy of EasySpec's drafter.
-    pub(crate) calibration: Option<CalibrationPolicy>,
     pub(crate) temperature: f32,
 }
 
@@ -35,23 +31,21 @@ impl Choice {
     pub(crate) fn autoregressive(&self) -> Self {
         Self {
             method: Method::Autoregressive,
-            drafter: DrafterKind::None,
+            drafter: DrafterKind::None.into(),
             draft_model: None,
-            additional_drafters: Vec::new(),
-            lookup: Lookup::None,
             draft_tokens: DraftTokens::Auto,
-            tree: Tree::None,
-            pearl: PearlOptions::default(),
-            layers: None,
-            calibration: None,
             ..self.clone()
         }
     }
 
     /// Returns when a draft model computes: never if the drafter needs no device.
     pub(crate) fn drafting(&self) -> Drafting {
-        let computes = self.drafter.has_model() || self.drafter.is_in_target();
-        if computes { self.method.drafting() } else { Drafting::None }
+        let drafter = self.drafter.kind();
+        if drafter.has_model() || drafter.is_in_target() {
+            self.method.drafting()
+        } else {
+            Drafting::None
+        }
     }
 
     /// Returns the placement to plan with. If no model drafts, all cores are the target's.

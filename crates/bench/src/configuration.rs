@@ -6,10 +6,11 @@ use crate::layer_point::LayerPoint;
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::checkpoint::SpeculatorKind;
+use forerun::draft::EasySpec;
 use forerun::method::Need;
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method, ModelSource,
-    Options, PearlOptions, Plan, Tree,
+    CalibrationPolicy, DraftTokens, DrafterKind, DrafterOptions, LayerStrategy, Lookup, Method,
+    MethodOptions, ModelSource, Options, PearlOptions, Plan, Tree,
 };
 use std::collections::BTreeSet;
 
@@ -174,7 +175,7 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
                 for method in or_default(&sweep.methods, Method::Speculative) {
                     let choice = Choice {
                         method,
-                        drafter: DrafterKind::None,
+                        drafter: DrafterKind::None.into(),
                         draft_model: None,
                         additional_drafters: match method.offers(Need::SeveralDrafters) {
                             true => sweep.additional_drafters.clone(),
@@ -186,8 +187,6 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
                         pearl: PearlOptions::default(),
                         placement: placement.clone(),
                         weight_type,
-                        layers: None,
-                        calibration: None,
                         temperature,
                     };
                     choices.extend(with_drafters(sweep, &drafters, &choice));
@@ -214,7 +213,7 @@ fn with_drafters(
                 choice.additional_drafters = Vec::new();
             }
             for lookup in lookups(sweep, choice.method, *drafter) {
-                let (drafter, draft_model) = (*drafter, draft_model.clone());
+                let (drafter, draft_model) = ((*drafter).into(), draft_model.clone());
                 let choice = Choice { drafter, draft_model, lookup, pearl, ..choice.clone() };
                 let choices_of_layers = with_easyspec_options(sweep, &choice);
                 choices
@@ -286,14 +285,13 @@ fn with_drafts(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
 
 /// Combines a choice with all EasySpec options of a sweep if its drafter is EasySpec's.
 fn with_easyspec_options(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
-    if choice.drafter != DrafterKind::EasySpec {
+    if choice.drafter.kind() != DrafterKind::EasySpec {
         return vec![choice.clone()];
     }
     let with = |layers: LayerStrategy| {
         let calibrations = or_default(&sweep.calibrations, CalibrationPolicy::default());
         calibrations.into_iter().map(move |calibration| Choice {
-            layers: Some(layers.clone()),
-            calibration: Some(calibration),
+            drafter: DrafterOptions::EasySpec(EasySpec { layers: layers.clone(), calibration }),
             ..choice.clone()
         })
     };
@@ -308,28 +306,23 @@ fn build(
 ) -> Result<Configuration, BenchError> {
     let name = labels.label(choice);
     let failed = |cause| BenchError::Plan { name: name.clone(), cause: Box::new(cause) };
+    let Choice { method, tree, lookup, pearl, .. } = choice;
+    let method = MethodOptions::of(Some(*method), tree.clone(), *lookup, *pearl);
     let options = Options {
         model: models.target.clone(),
         draft_model: choice.draft_model.clone(),
         additional_drafters: choice.additional_drafters.clone(),
-        lookup: choice.lookup,
-        method: Some(choice.method),
-        drafter: Some(choice.drafter),
+        method: method.map_err(failed)?,
+        drafter: Some(choice.drafter.clone()),
         draft_tokens: choice.draft_tokens,
-        tree: choice.tree.clone(),
-        pearl: choice.pearl,
         weight_type: choice.weight_type,
         placement: choice.devices(),
-        layers: choice.layers.clone(),
-        calibration: choice.calibration,
         ..Options::default()
     };
     let placement = options.placement.as_ref().map(ToString::to_string);
     let plan = Plan::new(options).map_err(failed)?;
     let (flags, cores) = (flags(models, &plan, choice), cores_of(&plan).len());
-    let calibration = choice.calibration.unwrap_or_default();
-    let layers = choice.layers.as_ref();
-    let point = layers.and_then(|layers| LayerPoint::of(layers, &choice.tree, calibration));
+    let point = LayerPoint::of(&choice.drafter, tree);
     let temperature = choice.temperature;
     Ok(Configuration { name, plan, flags, cores, placement, temperature, baseline, point })
 }

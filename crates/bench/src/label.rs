@@ -1,8 +1,12 @@
 //! Labels of configurations: short descriptions without the options that all configurations share.
 
 use crate::choice::{Choice, draft_tokens_text};
+use forerun::draft::EasySpec;
 use forerun::method::Drafting;
-use forerun::{AdditionalDrafter, DrafterKind, Lookup, ModelSource, PearlOptions, Placement, Tree};
+use forerun::{
+    AdditionalDrafter, DrafterKind, DrafterOptions, Lookup, ModelSource, PearlOptions, Placement,
+    Tree,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -74,7 +78,7 @@ impl<'a> Labels<'a> {
 
 /// Returns the drafting options of a label.
 fn drafting(choice: &Choice, all: &[Choice]) -> String {
-    let mut name = format!(", {}", choice.drafter);
+    let mut name = format!(", {}", choice.drafter.kind());
     if let Some(path) = &choice.draft_model {
         name += &draft_model_name(path, choice, all);
     }
@@ -84,14 +88,15 @@ fn drafting(choice: &Choice, all: &[Choice]) -> String {
     if choice.lookup != Lookup::None {
         name += &format!(" + {}", choice.lookup);
     }
-    if let Some(layers) = &choice.layers {
+    if let DrafterOptions::EasySpec(EasySpec { layers, calibration }) = &choice.drafter {
         name += &format!(" {}", layers.to_string().trim_start_matches("--"));
-    }
-    let several = all
-        .iter()
-        .any(|other| other.calibration.is_some() && other.calibration != choice.calibration);
-    if let Some(calibration) = choice.calibration.filter(|_| several) {
-        name += &format!(" {calibration}");
+        let differs = |other: &Choice| match &other.drafter {
+            DrafterOptions::EasySpec(other) => other.calibration != *calibration,
+            DrafterOptions::Default(_) => false,
+        };
+        if all.iter().any(differs) {
+            name += &format!(" {calibration}");
+        }
     }
     name += &format!(", {}", draft_tokens_text(choice.draft_tokens));
     if choice.tree != Tree::None {
@@ -119,10 +124,10 @@ fn additional_drafter_name(drafter: &AdditionalDrafter) -> String {
 /// with whole language models count as the same drafter.
 fn draft_model_name(model: &ModelSource, choice: &Choice, all: &[Choice]) -> String {
     let alike = |kind: DrafterKind| match kind.belongs_to_target() {
-        true => kind == choice.drafter,
-        false => !choice.drafter.belongs_to_target(),
+        true => kind == choice.drafter.kind(),
+        false => !choice.drafter.kind().belongs_to_target(),
     };
-    let others = all.iter().filter(|other| alike(other.drafter));
+    let others = all.iter().filter(|other| alike(other.drafter.kind()));
     let names = others.filter_map(|other| other.draft_model.as_ref()).map(ToString::to_string);
     let others: BTreeSet<PathBuf> = names.map(PathBuf::from).collect();
     let path = PathBuf::from(model.to_string());

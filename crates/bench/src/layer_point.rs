@@ -1,6 +1,6 @@
 //! The position of layer-parallel configurations in EasySpec's figure 4.
 
-use forerun::{CalibrationPolicy, LayerStrategy, Tree};
+use forerun::{DrafterOptions, LayerStrategy, Tree};
 use serde::{Deserialize, Serialize};
 
 /// A point in EasySpec's figure 4.
@@ -17,8 +17,9 @@ pub struct LayerPoint {
 impl LayerPoint {
     /// Returns the point of these options, or `None` if the figure does not contain them.
     #[must_use]
-    pub fn of(layers: &LayerStrategy, tree: &Tree, calibration: CalibrationPolicy) -> Option<Self> {
-        let LayerStrategy::Parallel(layers) = *layers else { return None };
+    pub fn of(drafter: &DrafterOptions, tree: &Tree) -> Option<Self> {
+        let DrafterOptions::EasySpec(easyspec) = drafter else { return None };
+        let LayerStrategy::Parallel(layers) = easyspec.layers else { return None };
         let width = match *tree {
             Tree::None => 1,
             Tree::Top { width, budget: None, .. } => width,
@@ -26,6 +27,6 @@ impl LayerPoint {
                 return None;
             }
         };
-        Some(Self { layers, width, calibration: calibration.to_string() })
+        Some(Self { layers, width, calibration: easyspec.calibration.to_string() })
     }
 }

@@ -489,10 +489,10 @@ mod tests {
     #[test]
     fn a_random_pair_is_certified() {
         let pair = RandomPair::make().unwrap();
-        let engine = |method| Options {
+        let engine = |method: Method| Options {
             model: pair.target().into(),
             draft_model: Some(pair.drafter().into()),
-            method: Some(method),
+            method: Some(method.into()),
             draft_tokens: forerun::DraftTokens::Fixed(3),
             ..Options::default()
         };

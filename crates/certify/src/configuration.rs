@@ -1,6 +1,6 @@
 //! Configurations as they are certified, and their names.
 
-use forerun::{DraftTokens, Lookup, Method, Options, Placement, Plan, Tree};
+use forerun::{DraftTokens, Lookup, Method, MethodOptions, Options, Placement, Plan, Tree};
 use forerun_core::Role;
 use forerun_decode::AUTO_IN_TURNS;
 
@@ -17,29 +17,22 @@ pub(crate) fn certified(options: &Options) -> Options {
         DraftTokens::Auto => DraftTokens::Fixed(DRAFT_TOKENS),
         given => given,
     };
-    let tree = match &options.tree {
-        Tree::Auto => Tree::Ranked { nodes: TREE_NODES },
-        given => given.clone(),
-    };
-    let method = options.method.map(|method| match method == Method::Auto {
-        true => Method::new(&AUTO_IN_TURNS),
-        false => method,
+    let method = options.method.clone().map(|method| match method {
+        MethodOptions::Speculative { tree: Tree::Auto, lookup } => {
+            MethodOptions::Speculative { tree: Tree::Ranked { nodes: TREE_NODES }, lookup }
+        }
+        method if method.method() == Method::Auto => Method::new(&AUTO_IN_TURNS).into(),
+        method => method,
     });
-    Options { method, draft_tokens, tree, ..options.clone() }
+    Options { method, draft_tokens, ..options.clone() }
 }
 
 /// Returns the options of plain decoding with the target of these options.
 pub(crate) fn plain(options: &Options) -> Options {
     Options {
-        model: options.model.clone(),
-        method: Some(Method::Autoregressive),
-        weight_type: options.weight_type,
-        cache_type: options.cache_type,
-        cache_bytes: options.cache_bytes,
-        threads: options.threads,
+        method: Some(Method::Autoregressive.into()),
         placement: placement_on_gpu(options),
-        gpu_layers: options.gpu_layers,
-        ..Options::default()
+        ..options.clone()
     }
 }
 
@@ -56,7 +49,7 @@ pub(crate) fn name_of(plan: &Plan, options: &Options) -> String {
     if !method.drafts() {
         return format!("{method}, {placement}");
     }
-    let drafts = match (&options.tree, options.draft_tokens) {
+    let drafts = match (options.tree(), options.draft_tokens) {
         (Tree::None, DraftTokens::Fixed(count)) => format!("{count} draft tokens"),
         (Tree::None, DraftTokens::Auto) => "automatic length".to_owned(),
         (Tree::None, DraftTokens::Assisted) => "assisted length".to_owned(),
@@ -72,7 +65,8 @@ pub(crate) fn name_of(plan: &Plan, options: &Options) -> String {
 
 /// Names a configuration that cannot run.
 pub(crate) fn described(options: &Options) -> String {
-    options.method.map_or_else(|| "automatic method".to_owned(), |method| method.to_string())
+    let method = options.method.as_ref().map(|method| method.method().to_string());
+    method.unwrap_or_else(|| "automatic method".to_owned())
 }
 
 #[cfg(test)]
@@ -81,20 +75,16 @@ mod tests {
 
     #[test]
     fn nothing_that_is_certified_can_pause() {
-        let automatic =
-            Options { method: Some(Method::Auto), tree: Tree::Auto, ..Options::default() };
-        let found = certified(&automatic);
+        let of = |method| Options { method: Some(method), ..Options::default() };
+        let growing = MethodOptions::Speculative { tree: Tree::Auto, lookup: Lookup::None };
+        let found = certified(&of(growing));
         assert_eq!(found.draft_tokens, DraftTokens::Fixed(DRAFT_TOKENS));
-        assert_eq!(found.tree, Tree::Ranked { nodes: TREE_NODES });
+        assert_eq!(*found.tree(), Tree::Ranked { nodes: TREE_NODES });
         // It is placed and answers as `auto`.
-        assert_eq!(found.method, Some(Method::Auto));
-        let given = Options {
-            method: Some(Method::Pearl),
-            draft_tokens: DraftTokens::Fixed(3),
-            ..Options::default()
-        };
+        assert_eq!(certified(&of(Method::Auto.into())).method, Some(Method::Auto.into()));
+        let draft_tokens = DraftTokens::Fixed(3);
+        let given = Options { draft_tokens, ..of(Method::Pearl.into()) };
         let found = certified(&given);
         assert_eq!((found.method, found.draft_tokens), (given.method, given.draft_tokens));
-        assert_eq!(found.tree, Tree::None);
     }
 }

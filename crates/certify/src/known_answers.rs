@@ -163,7 +163,13 @@ impl KnownAnswers {
         self.numbers.set(randomness);
         let options =
             SamplingOptions { temperature: self.temperature, ..SamplingOptions::default() };
-        let sampling = Sampling { options, verification, randomness, constraint: None };
+        let sampling = Sampling {
+            options,
+            verification,
+            randomness,
+            constraint: None,
+            dry_breakers: Arc::default(),
+        };
         // Drafts get shorter only near the end of an answer.
         let limits = Limits { max_tokens: 1 << 16, context_length: KNOWN_CONTEXT, eos: Vec::new() };
         let (id, numbers) = (SequenceId(0), Arc::clone(&self.randomness));

@@ -121,7 +121,7 @@ fn with_known_models(engine: &Engine, pair: &KnownPair) -> DecoderSetup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun::{DraftTokens, Lookup, Method, Options, RandomPair, Tree};
+    use forerun::{DraftTokens, Lookup, Method, MethodOptions, Options, RandomPair, Tree};
 
     /// An engine's decoders keep its options with known models, and its drafters stay or are
     /// replaced in order.
@@ -146,10 +146,7 @@ mod tests {
         };
 
         let speculative = setup(&open(Options {
-            method: Some(Method::Speculative),
-            draft_tokens: DraftTokens::Auto,
-            tree: Tree::Auto,
-            lookup: Lookup::Suffix,
+            method: Some(MethodOptions::Speculative { tree: Tree::Auto, lookup: Lookup::Suffix }),
             ..Options::default()
         }));
         assert_eq!(speculative.drafters.len(), 1);
@@ -158,7 +155,7 @@ mod tests {
         assert!(speculative.verifies_whole_drafts && speculative.drafts);
 
         let pearl = setup(&open(Options {
-            method: Some(Method::Pearl),
+            method: Some(Method::Pearl.into()),
             draft_tokens: DraftTokens::Fixed(5),
             ..Options::default()
         }));
@@ -167,14 +164,14 @@ mod tests {
         assert!(of_pearl.lookup.is_none() && !pearl.verifies_whole_drafts);
 
         let dsi = setup(&open(Options {
-            method: Some(Method::Dsi),
+            method: Some(Method::Dsi.into()),
             additional_drafters: vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)],
             ..Options::default()
         }));
         assert_eq!((dsi.drafters.len(), options(&dsi).drafters()), (2, 2));
         assert_eq!(options(&dsi).targets, dsi.replicas);
         let auto = setup(&open(Options {
-            method: Some(Method::Auto),
+            method: Some(Method::Auto.into()),
             additional_drafters: vec![AdditionalDrafter::Model(pair.target().into())],
             ..Options::default()
         }));
@@ -184,8 +181,8 @@ mod tests {
         assert_eq!(expected, Some(1.0), "it is the target itself");
         assert!(dsi.replaced.is_empty());
 
-        let plain =
-            setup(&open(Options { method: Some(Method::Autoregressive), ..Options::default() }));
+        let method = Some(Method::Autoregressive.into());
+        let plain = setup(&open(Options { method, ..Options::default() }));
         assert!(plain.drafters.is_empty() && !plain.drafts);
         assert_eq!(plain.decoders.len(), 1);
     }

@@ -6,7 +6,9 @@ use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, about};
 use crate::{note, text_file};
 use anyhow::{Context, bail};
-use forerun::{Canceller, DraftTokens, DrafterKind, Lookup, Method, Options, Tree};
+use forerun::{
+    Canceller, DraftTokens, DrafterKind, Lookup, Method, MethodOptions, Options, PlanError, Tree,
+};
 use forerun_certify::{
     Certifier, CertifyError, CertifyOptions, CertifyProgress, Endpoint, compare_endpoints,
 };
@@ -53,7 +55,7 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
         return compare_servers(&arguments, &prompts, report);
     }
     demonstration(&mut arguments.engine)?;
-    let configurations = configurations(&arguments.engine, arguments.full);
+    let configurations = configurations(&arguments.engine, arguments.full)?;
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
     let loader = progress::loader(arguments.engine.offline, true).sharing_weights();
@@ -67,7 +69,7 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
         temperature,
         seed,
     };
-    let engine = options(&arguments.engine);
+    let engine = options(&arguments.engine)?;
     let certifier = Certifier::open(certify, &engine, loader, canceller)?;
     let mut task = None;
     let certificate = certifier.run(&configurations, |progress| show(&mut task, progress));
@@ -146,23 +148,22 @@ const MORE_OF_METHOD: &str = "--full covers more: longer answers to more prompts
 /// Returns the configurations to check: the chosen one, or every method once, with chains and
 /// a tree, with the drafter and with prompt lookup; in `full`, all that differ in how they draft
 /// and verify. They have the chosen draft length, tree and lookup if there are such.
-fn configurations(arguments: &EngineArguments, full: bool) -> Vec<Options> {
-    let chosen = options(arguments);
-    if chosen.method.is_some() {
-        return vec![chosen];
+fn configurations(arguments: &EngineArguments, full: bool) -> Result<Vec<Options>, PlanError> {
+    let chosen = options(arguments)?;
+    if arguments.method.is_some() {
+        return Ok(vec![chosen]);
     }
-    let with = |method, draft_tokens, tree: &Tree| Options {
+    let with = |method: MethodOptions, draft_tokens| Options {
         method: Some(method),
         draft_tokens,
-        tree: tree.clone(),
-        lookup: Lookup::None,
         ..chosen.clone()
     };
     let [short, long] = match chosen.draft_tokens {
         DraftTokens::Auto => [2, 6].map(DraftTokens::Fixed),
         chosen => [chosen; 2],
     };
-    let mut trees = match &chosen.tree {
+    let drafting = |tree, lookup| with(MethodOptions::Speculative { tree, lookup }, short);
+    let mut trees = match chosen.tree() {
         Tree::None => vec![
             Tree::Top { width: 3, depth: Some(3), budget: None },
             Tree::Sampled { branching: vec![3, 2] },
@@ -172,32 +173,31 @@ fn configurations(arguments: &EngineArguments, full: bool) -> Vec<Options> {
     if !full {
         trees.truncate(1);
     }
-    let chain = &Tree::None;
     let mut all = Vec::new();
     let has_drafter = chosen.draft_model.is_some() || chosen.drafter.is_some();
     if has_drafter {
-        all.push(with(Method::Speculative, short, chain));
+        all.push(with(Method::Speculative.into(), short));
         if full && long != short {
-            all.push(with(Method::Speculative, long, chain));
+            all.push(with(Method::Speculative.into(), long));
         }
-        all.extend(trees.iter().map(|tree| with(Method::Speculative, short, tree)));
+        all.extend(trees.into_iter().map(|tree| drafting(tree, Lookup::None)));
         all.extend([
-            with(Method::Pearl, long, chain),
-            with(Method::Dsi, short, chain),
-            with(Method::Ssd, long, chain),
-            with(Method::Auto, long, chain),
+            with(Method::Pearl.into(), long),
+            with(Method::Dsi.into(), short),
+            with(Method::Ssd.into(), long),
+            with(Method::Auto.into(), long),
         ]);
-        if full || chosen.lookup != Lookup::None {
-            all.push(Options { lookup: Lookup::Suffix, ..with(Method::Speculative, short, chain) });
+        if full || chosen.lookup() != Lookup::None {
+            all.push(drafting(Tree::None, Lookup::Suffix));
         }
     }
     let with_lookup = [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd];
     let count = if full || !has_drafter { with_lookup.len() } else { 1 };
     for method in with_lookup.into_iter().take(count) {
-        let drafter = Some(DrafterKind::PromptLookup);
-        all.push(Options { draft_model: None, drafter, ..with(method, long, chain) });
+        let drafter = Some(DrafterKind::PromptLookup.into());
+        all.push(Options { draft_model: None, drafter, ..with(method.into(), long) });
     }
-    all
+    Ok(all)
 }
 
 pub(crate) fn read_prompts(file: &Path) -> anyhow::Result<Vec<String>> {

@@ -42,7 +42,7 @@ pub(crate) fn write(
     forerun_output::check(&arguments.out).with_context(failed)?;
     let _lock = Lock::file(&arguments.out).with_context(failed)?;
     let done = count_written(&arguments.out, &prompts)?;
-    let plan = Plan::new(options(&answers.engine))?;
+    let plan = Plan::new(options(&answers.engine)?)?;
     let mut loader = progress::loader(answers.engine.offline, true);
     let engine = Engine::open_with(&plan, &mut loader)?;
     drop(loader);

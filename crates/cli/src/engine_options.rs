@@ -15,7 +15,7 @@ impl EngineArguments {
     /// If options contradict each other, or do not fit this machine.
     pub fn plan(&mut self) -> anyhow::Result<Plan> {
         demonstration(self)?;
-        Ok(Plan::new(options(self))?)
+        Ok(Plan::new(options(self)?)?)
     }
 
     /// Returns what loads the models as the options say. It reports its progress on standard error.

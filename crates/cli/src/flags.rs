@@ -147,7 +147,7 @@ mod tests {
         for (name, message, expected) in table {
             assert_eq!(replace_for(name, message), expected);
         }
-        let error = SamplingError::TopP(1.5).to_string();
+        let error = SamplingError::Range { name: "top_p", value: 1.5, expected: "1" }.to_string();
         assert!(replace_for("generate", &error).starts_with("--top-p is 1.5"), "{error}");
     }
 

@@ -3,63 +3,79 @@
 //! Spellings that the parser can read are hidden aliases of options. It reads `-ngl` as `-n gl`,
 //! though, so what was meant is said after a line could not be parsed.
 
+use crate::arguments::headings;
 use crate::config_file::option;
-use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
 use std::ffi::OsString;
 
 /// What stands in place of other engines' options.
-const OTHERS: [(&str, &str); 41] = [
+const OTHERS: [(&str, &str); 34] = [
     ("-ngl", "use --gpu-layers N, or --placement target=gpu:0 for all layers"),
     ("-md", "use --draft-model MODEL"),
+    (
+        "--speculative-config",
+        "use --draft-model MODEL, and --draft-tokens N if you want a fixed length",
+    ),
     ("-ngld", "use --placement drafter=gpu:0,target=gpu:0,shared"),
     ("-np", "use --parallel N"),
     ("-sys", "use --system TEXT"),
+    ("--system-prompt-file -sysf", "use --system \"$(cat FILE)\""),
+    ("--chat-template-file", "use --chat-template FILE"),
+    ("--grammar-file", "use --grammar FILE"),
     ("-s", "use --seed N"),
     ("-r", "use --stop TEXT"),
     ("-l", "use --logit-bias TOKEN=BIAS"),
     ("-j", "use --json-schema JSON"),
-    ("-tb", "use --threads N, for all passes"),
-    ("-ctk", KV_TYPE),
-    ("-ctv", KV_TYPE),
-    ("-hf", HUB_ID),
-    ("-hfr", HUB_ID),
-    ("-tp", TENSOR_PARALLEL),
-    ("--tensor-parallel-size", TENSOR_PARALLEL),
-    ("-dev", PLACEMENT),
-    ("-mg", PLACEMENT),
-    ("-sm", PLACEMENT),
-    ("-ts", PLACEMENT),
+    ("-tb --threads-batch", "use --threads N, for all passes"),
+    (
+        "-ctk -ctv --cache-type-k --cache-type-v --kv-cache-dtype",
+        "use --kv-type TYPE, for keys and values",
+    ),
+    ("--quantization", "use --dtype TYPE, or name a quantized file"),
+    ("-hf -hfr", "name the model by its hub id, such as owner/name:Q4_K_M"),
+    (
+        "-tp --tensor-parallel-size -pp --pipeline-parallel-size",
+        "use --placement, which says what computes a model together, such as target=rank:1+rank:2",
+    ),
+    (
+        "-dev --device -mg --main-gpu -sm --split-mode -ts --tensor-split --numa",
+        "use --placement, which says which devices compute what",
+    ),
     ("--gpu-memory-utilization", "use --cache-bytes BYTES, the memory for keys and values"),
-    ("-cnv", CHAT),
-    ("--conversation", CHAT),
-    ("-i", CHAT),
-    ("--interactive", CHAT),
-    ("-no-cnv", ONE_ANSWER),
-    ("--no-conversation", ONE_ANSWER),
-    ("-st", ONE_ANSWER),
-    ("--single-turn", ONE_ANSWER),
-    ("-fa", "it is not needed, because there is one kind of attention"),
-    ("--flash-attn", "it is not needed, because there is one kind of attention"),
-    ("-b", BATCH),
-    ("-ub", BATCH),
-    ("--batch-size", BATCH),
-    ("--ubatch-size", BATCH),
+    (
+        "-cnv --conversation -i --interactive",
+        "it is not needed, because forerun chat MODEL converses",
+    ),
+    (
+        "-no-cnv --no-conversation -st --single-turn",
+        "it is not needed, because forerun run MODEL \"text\" answers once",
+    ),
+    ("-f --file", "pipe the text in: forerun run MODEL < FILE"),
+    ("-fa --flash-attn", "it is not needed, because there is one kind of attention"),
+    (
+        "-b -ub --batch-size --ubatch-size --max-num-batched-tokens --enable-chunked-prefill",
+        "it is not needed, because forerun chooses how many tokens a pass has",
+    ),
     ("--draft-min", "use --draft-tokens auto, which drafts as far as it pays"),
-    ("--mirostat", "use --min-p or --top-p"),
-    ("--no-mmap", "it is not needed, because forerun copies weights as the kernels read them"),
+    ("--mirostat", "its state depends on all earlier rows: use --min-p or --top-p"),
+    (
+        "--no-mmap --mlock",
+        "it is not needed, because forerun copies weights as the kernels read them",
+    ),
     ("--repeat-last-n", "use --repetition-penalty, which looks at the whole text"),
-    ("-cb", "it is not needed, because answers always share passes"),
+    (
+        "--keep --no-context-shift",
+        "it is not needed: a full chat leaves out its oldest turns, not the system message",
+    ),
+    ("-cb --cont-batching --enable-prefix-caching", "it is not needed, because it is always so"),
+    (
+        "--enforce-eager --no-warmup --swap-space --block-size -dt --defrag-thold",
+        "it is not needed here",
+    ),
+    ("--trust-remote-code", "it is not needed, because forerun runs no code of a checkpoint"),
     ("--jinja", "it is not needed, because chat templates are always Jinja"),
 ];
-
-const KV_TYPE: &str = "use --kv-type TYPE, for keys and values";
-const HUB_ID: &str = "name the model by its hub id, such as owner/name:Q4_K_M";
-const PLACEMENT: &str = "use --placement, which says which devices compute what";
-const TENSOR_PARALLEL: &str = "use --placement, which says what computes a model together, such as \
-                               target=rank:1+rank:2";
-const CHAT: &str = "it is not needed, because forerun chat MODEL converses";
-const ONE_ANSWER: &str = "it is not needed, because forerun run MODEL \"text\" answers once";
-const BATCH: &str = "it is not needed, because forerun chooses how many tokens a pass has";
 
 /// Options with the prompt, for the commands that chat.
 const PROMPTS: [&str; 2] = ["-p", "--prompt"];
@@ -105,7 +121,8 @@ pub(crate) fn hint(root: &Command, line: &[OsString]) -> Option<String> {
             let ours = "write the prompt after the model: forerun run MODEL \"text\"";
             return Some(format!("there is no option {name}: {ours}"));
         }
-        if let Some((_, ours)) = OTHERS.iter().find(|(theirs, _)| *theirs == name)
+        let is_it = |(theirs, _): &&(&str, &str)| theirs.split(' ').any(|theirs| theirs == name);
+        if let Some((_, ours)) = OTHERS.iter().find(is_it)
             && has_options(command, ours)
         {
             return Some(format!("there is no option {name}: {ours}"));
@@ -115,6 +132,50 @@ pub(crate) fn hint(root: &Command, line: &[OsString]) -> Option<String> {
         if name.starts_with('-') && is_ours {
             return Some(format!("there is no option {name}: use --{long}"));
         }
+        if command.get_name() == "serve"
+            && let Some(field) = field_of_requests(root, &long)
+        {
+            return Some(format!("there is no option {name}: each request says it, as `{field}`"));
+        }
+    }
+    None
+}
+
+/// Returns the field of a server's requests that is an option of commands which answer themselves.
+fn field_of_requests(root: &Command, long: &str) -> Option<String> {
+    let argument = option(root.find_subcommand("generate")?, long)?;
+    let is_of_answers = [headings::SAMPLING, headings::STOPPING].map(Some);
+    let is_of_answers = is_of_answers.contains(&argument.get_help_heading());
+    argument.get_long().filter(|_| is_of_answers).map(|long| long.replace('-', "_"))
+}
+
+/// Returns what to do instead if the error is a message after the model of `forerun chat`. Suggests
+/// an option in place of an unknown one only if it is spelt almost alike.
+pub(crate) fn explained(root: &Command, line: &[OsString], error: &mut Error) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else { return None };
+    let given = given.clone();
+    let words = line.iter().skip(1).filter_map(|word| word.to_str());
+    let command =
+        words.fold(root, |command, word| command.find_subcommand(word).unwrap_or(command));
+    if command.get_name() == "chat" && !given.starts_with('-') {
+        return Some(format!(
+            "chat takes no message ({given:?}): type it after the start, or use forerun run MODEL \"text\""
+        ));
+    }
+    let typed = given.strip_prefix("--")?;
+    // The usage names the suggestion, too.
+    for kind in [ContextKind::Suggested, ContextKind::SuggestedArg, ContextKind::Usage] {
+        error.remove(kind);
+    }
+    let longs = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let longs = longs.filter_map(clap::Arg::get_long);
+    let distance = |long: &&str| strsim::damerau_levenshtein(long, typed);
+    let closest = longs.min_by_key(distance).filter(|long| distance(long) <= typed.len() / 4);
+    if let Some(long) = closest {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{long}")));
     }
     None
 }
@@ -172,6 +233,13 @@ mod tests {
             ("run demo --no-mmap", "--no-mmap: it is not needed"),
             ("generate demo -p x --mirostat 2", "--mirostat: use --min-p"),
             ("run demo --repeat-last-n 64", "--repeat-last-n: use --repetition-penalty"),
+            ("run demo --mlock", "--mlock: it is not needed"),
+            ("chat demo --keep 4", "--keep: it is not needed"),
+            ("chat demo --system-prompt-file x", "--system-prompt-file: use --system"),
+            #[cfg(feature = "server")]
+            ("serve demo --n-predict 5", "--n-predict: each request says it, as `max_tokens`"),
+            #[cfg(feature = "server")]
+            ("serve demo --temp 0", "--temp: each request says it, as `temperature`"),
             ("run demo --batch-size 64", "--batch-size: it is not needed"),
             ("run demo --draft-min 2", "--draft-min: use --draft-tokens auto"),
             ("model.gguf", "model.gguf: use forerun run model.gguf"),
@@ -194,6 +262,26 @@ mod tests {
             "forerun devices -s 1",
         ] {
             assert_eq!(hint(&Arguments::command(), &words(line)), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_options_that_are_spelt_almost_alike_are_suggested() {
+        for (line, meant, other) in [
+            ("run demo --temprature 1", "'--temperature'", None),
+            ("run demo --max-tokenz 3", "'--max-tokens'", None),
+            ("run demo --lora x", "'--lora'", Some("tip")),
+            ("run demo --dynatemp 0", "'--dynatemp'", Some("tip")),
+            ("chat demo hello", "use forerun run MODEL \"text\"", None),
+        ] {
+            let line = words(&format!("forerun {line}"));
+            let mut error = Arguments::try_parse_from(&line).unwrap_err();
+            let text = explained(&Arguments::command(), &line, &mut error);
+            let text = text.unwrap_or_else(|| error.to_string());
+            assert!(
+                text.contains(meant) && other.is_none_or(|word| !text.contains(word)),
+                "{text}"
+            );
         }
     }
 
@@ -222,6 +310,7 @@ mod tests {
     fn options_that_mean_the_same_have_the_names_of_other_engines() {
         for line in [
             "chat -m demo -c 512 -n 8 --temp 0.5 -t 1 --model-draft demo --draft-max 4",
+            "chat demo --speculative-model demo --num-speculative-tokens 4",
             "run demo --ctx-size 512 --n-predict -1 --draft 4 --ngl 3 --repeat-penalty 1.1",
             "generate demo --max-model-len 512 --predict 8 --draft-n 4 --n-gpu-layers 3",
             #[cfg(feature = "server")]

@@ -14,9 +14,9 @@ use forerun::method::DraftLength;
 use forerun::text::{GrammarKind, Tokenizer};
 use forerun::trace::Trace;
 use forerun::{
-    Answer, AnswerEvent, AnswerStream, Canceller, ChatTemplate, Engine, Finish, ForerunError,
-    Grammar, Lookup, ModelSource, Options, Plan, Request, RequestError, SamplingOptions, TokenId,
-    TokenLogprob, Verification, VerificationChoice,
+    Answer, AnswerEvent, AnswerStream, Canceller, ChatTemplate, DrafterOptions, Engine, Finish,
+    ForerunError, Grammar, Lookup, MethodOptions, ModelSource, Options, Plan, PlanError, Request,
+    RequestError, SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -87,7 +87,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     if is_unnamed {
         note(NO_MODEL_SO_PADDED);
     }
-    let plan = Plan::new(options(&arguments.answers.engine))?;
+    let plan = Plan::new(options(&arguments.answers.engine)?)?;
     request.validate_for(plan.method())?;
     // An interrupt during loading ends the process; the next run resumes a download.
     let mut loader = progress::loader(arguments.answers.engine.offline, !arguments.json);
@@ -341,17 +341,20 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
             bail!("--logit-bias names token {token} twice: give each token only one bias");
         }
     }
+    let mut sampling = SamplingOptions {
+        temperature: arguments.temperature.unwrap_or(0.0),
+        top_k: arguments.top_k.unwrap_or(0),
+        top_p: arguments.top_p.unwrap_or(1.0),
+        min_p: arguments.min_p.unwrap_or(0.0),
+        repetition_penalty: arguments.repetition_penalty.unwrap_or(1.0),
+        frequency_penalty: arguments.frequency_penalty,
+        presence_penalty: arguments.presence_penalty,
+        logit_bias,
+        ..SamplingOptions::default()
+    };
+    arguments.samplers.apply(&mut sampling);
     Ok(Request {
-        sampling: SamplingOptions {
-            temperature: arguments.temperature.unwrap_or(0.0),
-            top_k: arguments.top_k.unwrap_or(0),
-            top_p: arguments.top_p.unwrap_or(1.0),
-            min_p: arguments.min_p.unwrap_or(0.0),
-            repetition_penalty: arguments.repetition_penalty.unwrap_or(1.0),
-            frequency_penalty: arguments.frequency_penalty,
-            presence_penalty: arguments.presence_penalty,
-            logit_bias,
-        },
+        sampling,
         max_tokens: arguments.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
         seed: arguments.seed,
         verification: arguments.verify,
@@ -425,17 +428,15 @@ pub(crate) fn use_demonstration(
     Ok(is_unnamed)
 }
 
-pub(crate) fn options(arguments: &EngineArguments) -> Options {
-    Options {
+pub(crate) fn options(arguments: &EngineArguments) -> Result<Options, PlanError> {
+    let EngineArguments { method, tree, lookup, pearl, easyspec, .. } = arguments;
+    Ok(Options {
         model: arguments.model.get().cloned().unwrap_or_default(),
         draft_model: arguments.draft_model.clone(),
-        method: arguments.method,
-        pearl: arguments.pearl,
-        drafter: arguments.drafter,
+        method: MethodOptions::of(*method, tree.clone(), *lookup, *pearl)?,
+        drafter: DrafterOptions::of(arguments.drafter, easyspec.layers(), easyspec.calibration)?,
         additional_drafters: arguments.also_draft.clone(),
-        lookup: arguments.lookup,
         draft_tokens: arguments.draft_tokens,
-        tree: arguments.tree.clone(),
         weight_type: arguments.dtype,
         cache_type: arguments.kv_type,
         cache_bytes: arguments.cache_bytes,
@@ -445,9 +446,7 @@ pub(crate) fn options(arguments: &EngineArguments) -> Options {
         placement: arguments.placement.clone(),
         gpu_layers: arguments.gpu_layers,
         pin: arguments.pin,
-        layers: arguments.easyspec.layers(),
-        calibration: arguments.easyspec.calibration,
-    }
+    })
 }
 
 /// Reads the prompt from the arguments, a file or standard input.

@@ -19,6 +19,7 @@ mod devices;
 #[cfg(feature = "train")]
 mod distill;
 mod doctor;
+mod embed;
 mod engine_options;
 mod export;
 mod flags;
@@ -86,6 +87,7 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
         Command::Generate(arguments) => generate::run(*arguments),
         Command::Chat(arguments) => chat::run(*arguments),
         Command::Run(arguments) => chat::run_model(*arguments),
+        Command::Embed(arguments) => embed::run(arguments),
         Command::Models(models) => models::run(models),
         #[cfg(feature = "server")]
         Command::Serve(arguments) => serve::run(*arguments),
@@ -140,11 +142,13 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
 fn arguments(line: Vec<OsString>) -> anyhow::Result<(Arguments, Vec<String>)> {
     let root = Arguments::command();
     let given = config_file::with_other_options(&root, line, |name| std::env::var_os(name))?;
-    let error = match Arguments::try_parse_from(&given.line) {
+    let mut error = match Arguments::try_parse_from(&given.line) {
         Ok(arguments) => return Ok((arguments, given.sources)),
         Err(error) => error,
     };
-    if let Some(hint) = foreign_options::hint(&root, &given.line) {
+    let hint = foreign_options::hint(&root, &given.line);
+    if let Some(hint) = hint.or_else(|| foreign_options::explained(&root, &given.line, &mut error))
+    {
         anyhow::bail!(hint);
     }
     if !given.sources.is_empty() && error.use_stderr() {

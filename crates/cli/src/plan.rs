@@ -6,12 +6,13 @@ use crate::generate::{
 };
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, about};
-use crate::{certify, note, text_file};
+use crate::{certify, doctor, note, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{Canceller, DraftTokens, Placement, Tree};
 use forerun_bench::planning::{
     CheckOptions, Checked, Laboratory, MeasurementOptions, MeasuringProgress, PlanningError,
-    Setting, check_drafts, median_error, median_noise, plan_file, plan_options, settings,
+    Setting, SideBySide, check_drafts, median_error, median_noise, plan_file, plan_options,
+    settings,
 };
 use forerun_bench::{Provenance, suite};
 use forerun_output::OutputFile;
@@ -42,6 +43,9 @@ struct Report<'a> {
     costs: String,
     hardware: &'a str,
     ranking: &'a [Prediction],
+    /// The ranking's first beside plain decoding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<SideBySide>,
     #[serde(skip_serializing_if = "Option::is_none")]
     check: Option<Check<'a>>,
 }
@@ -58,15 +62,27 @@ struct Check<'a> {
     configurations: &'a [Checked],
 }
 
+/// What is known beside the ranking.
+#[derive(Default)]
+struct Evidence {
+    /// Which combinations were measured, if not all.
+    extent: String,
+    /// The ranking's first beside plain decoding.
+    measured: Option<SideBySide>,
+    /// All predictions beside measurements.
+    checked: Option<Vec<Checked>>,
+}
+
 pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
     let drafts = predicted(&arguments.engine);
     if let Some(file) = arguments.hardware.take() {
-        check_drafts(&options(&arguments.engine))?;
+        check_drafts(&options(&arguments.engine)?)?;
         let profile = read_profile(&file)?;
         let profile =
             limited(profile, &arguments.engine).with_context(|| file.display().to_string())?;
         let ranking = rank(&profile, &drafts)?;
-        finish(&arguments, &profile, &ranking, None, "")?;
+        finish(&arguments, &profile, &ranking, &Evidence::default())?;
         return Ok(ExitCode::SUCCESS);
     }
     if use_demonstration(&mut arguments.engine, padded_pair())? {
@@ -77,8 +93,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let save = save.transpose()?;
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
-    let started = Instant::now();
-    let mut laboratory = laboratory(&arguments, canceller.clone())?;
+    let mut laboratory = laboratory(&arguments, canceller.clone(), started)?;
     let is_limited = arguments.seconds > 0 && !arguments.check;
     if is_limited {
         let seconds = arguments.seconds;
@@ -87,11 +102,11 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
              {INTERRUPT}"
         ));
     }
+    note_load();
     let all = laboratory.settings();
     let mut task = None;
     let profile = laboratory.measure(|progress| show(&mut task, all, is_limited, progress));
     drop(task);
-    let was_interrupted = canceller.is_cancelled();
     let profile = match profile {
         Err(error @ PlanningError::Stopped) => {
             note(error);
@@ -101,8 +116,9 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     };
     let left_out = laboratory.left_out();
     let measured = all - left_out.len();
-    if !left_out.is_empty() && is_limited && !was_interrupted {
-        let seconds = started.elapsed().as_secs_f64() * all as f64 / measured.max(1) as f64;
+    if !left_out.is_empty() && is_limited && !canceller.is_cancelled() {
+        let seconds = started.elapsed().as_secs_f64().max(arguments.seconds as f64);
+        let seconds = seconds * all as f64 / measured.max(1) as f64;
         note(format_args!(
             "measured {measured} of {all} combinations of method, drafter and placement: \
              --seconds {} is expected to be enough for all",
@@ -118,12 +134,40 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     }
     let extent = extent(&profile, left_out, all);
     let ranking = rank(&profile, &drafts)?;
+    let measured = side_by_side(&mut laboratory, &ranking)?;
+    let was_interrupted = canceller.is_cancelled();
     let checked = (arguments.check && !was_interrupted).then(|| laboratory.checked(&ranking));
-    finish(&arguments, &profile, &ranking, checked.as_deref(), &extent)?;
+    finish(&arguments, &profile, &ranking, &Evidence { extent, measured, checked })?;
     Ok(match was_interrupted {
         true => ExitCode::from(interrupted()),
         false => ExitCode::SUCCESS,
     })
+}
+
+/// Measures the ranking's first beside plain decoding, if that is possible.
+fn side_by_side(
+    laboratory: &mut Laboratory<'_>,
+    ranking: &[Prediction],
+) -> anyhow::Result<Option<SideBySide>> {
+    let Some(best) = ranking.first().filter(|best| best.drafter.is_some()) else {
+        return Ok(None);
+    };
+    note(format_args!("measuring {} beside plain decoding", name(best)));
+    match laboratory.side_by_side(best) {
+        Err(error @ PlanningError::ChangedText(_)) => Err(error.into()),
+        Err(error) => {
+            note(format_args!("the two could not be measured side by side: {error}"));
+            Ok(None)
+        }
+        Ok(measured) => Ok(measured),
+    }
+}
+
+/// Warns if other programs use the cores.
+fn note_load() {
+    if let Some((found, advice)) = doctor::load_advice() {
+        note(format_args!("{found}: {advice}"));
+    }
 }
 
 const INTERRUPT: &str = "Ctrl-C ends it with the best so far";
@@ -232,6 +276,7 @@ fn all(lengths: &[usize], trees: &[usize]) -> Vec<PlannedDraft> {
 fn laboratory(
     arguments: &PlanArguments,
     canceller: Canceller,
+    started: Instant,
 ) -> anyhow::Result<Laboratory<'static>> {
     let prompts = match &arguments.prompts {
         Some(file) => certify::read_prompts(file)?,
@@ -247,7 +292,8 @@ fn laboratory(
         prompts,
         answer_tokens: arguments.max_tokens,
         drafts: measured(&arguments.engine),
-        time: (arguments.seconds > 0).then(|| Duration::from_secs(arguments.seconds)),
+        time: (arguments.seconds > 0)
+            .then(|| Duration::from_secs(arguments.seconds).saturating_sub(started.elapsed())),
         check: arguments.check.then(|| CheckOptions {
             drafts: predicted(&arguments.engine),
             rounds: arguments.check_rounds,
@@ -257,7 +303,7 @@ fn laboratory(
             provenance.cores, provenance.processor, provenance.instruction_set
         ),
     };
-    let settings = settings(&options(&arguments.engine))?;
+    let settings = settings(&options(&arguments.engine)?)?;
     let loader = progress::loader(arguments.engine.offline, true);
     Ok(Laboratory::new(settings, measurement, loader, canceller))
 }
@@ -271,28 +317,21 @@ fn origin() -> String {
     )
 }
 
-/// Writes the plan file, and prints the ranking. `extent`: which combinations were measured.
+/// Writes the plan file, and prints the ranking.
 fn finish(
     arguments: &PlanArguments,
     profile: &HardwareProfile,
     ranking: &[Prediction],
-    checked: Option<&[Checked]>,
-    extent: &str,
+    evidence: &Evidence,
 ) -> anyhow::Result<()> {
-    let Some(best) = ranking.first() else { bail!("there is no configuration to plan") };
-    let comment = format!(
-        "{:.1} tokens/s, {:.2} times plain decoding (simulated, on {} costs of {})\n{}",
-        best.tokens_per_second,
-        best.lasting_speedup(),
-        profile.source,
-        profile.hardware,
-        best.reason
-    );
+    let Some(best) = chosen(ranking, evidence) else { bail!("there is no configuration to plan") };
+    let verdict = verdict(profile, ranking, best, evidence);
+    let comment = format!("{}\n{} costs of {}", verdict.sentence, profile.source, profile.hardware);
     let text = plan_file(profile, best, &comment);
     let failed = || cannot_write(&arguments.out);
     let mut out = OutputFile::create(&arguments.out).with_context(failed)?;
     out.write_all(text.as_bytes()).and_then(|()| out.finish()).with_context(failed)?;
-    let check = checked.map(|configurations| Check {
+    let check = evidence.checked.as_ref().map(|configurations| Check {
         median_error: median_error(configurations),
         median_noise: median_noise(configurations),
         first_of_best: first_of_best(configurations),
@@ -301,70 +340,90 @@ fn finish(
     let mut output = std::io::stdout().lock();
     if arguments.json {
         let (costs, hardware) = (profile.source.to_string(), &*profile.hardware);
-        let report = Report { costs, hardware, ranking, check };
+        let measured = evidence.measured;
+        let report = Report { costs, hardware, ranking, measured, check };
         writeln!(output, "{}", serde_json::to_string_pretty(&report)?).context(OUTPUT_FAILED)?;
     } else {
         let page = page(profile, ranking, check.as_ref(), arguments.top);
-        let verdict = verdict(profile, ranking, best, extent);
-        write!(output, "{page}\n{verdict}").context(OUTPUT_FAILED)?;
+        let Verdict { sentence, command } = verdict;
+        write!(output, "{page}\n{sentence}\n\n    {command}\n").context(OUTPUT_FAILED)?;
     }
     note(format_args!("wrote {}: use it with --config", Path::display(&arguments.out)));
     Ok(())
 }
 
-/// The options of a plan that say how to draft.
-const OF_DRAFTING: [&str; 5] = ["method", "drafter", "draft-tokens", "tree", "placement"];
-
 /// The speedup from which drafting pays for sure.
 const LEAST_GAIN: f64 = 1.03;
 
-/// Returns whether drafting pays, in a sentence, and the command with the best options.
+/// Returns the ranking's first, or plain decoding if that is not clearly slower.
+fn chosen<'a>(ranking: &'a [Prediction], evidence: &Evidence) -> Option<&'a Prediction> {
+    let best = ranking.first()?;
+    let gain = evidence.measured.map_or(best.speedup, |measured| measured.speedup);
+    match gain < LEAST_GAIN {
+        true => ranking.iter().find(|found| found.drafter.is_none()).or(Some(best)),
+        false => Some(best),
+    }
+}
+
+/// Whether drafting pays.
+struct Verdict {
+    sentence: String,
+    /// The command with the chosen options.
+    command: String,
+}
+
 fn verdict(
     profile: &HardwareProfile,
     ranking: &[Prediction],
-    best: &Prediction,
-    extent: &str,
-) -> String {
+    chosen: &Prediction,
+    evidence: &Evidence,
+) -> Verdict {
     let plain = ranking.iter().find(|found| found.drafter.is_none());
-    let plain_tokens = plain.map_or(0.0, |plain| plain.tokens_per_second);
-    let plain_speed = speed(plain_tokens);
-    let speedup = best.lasting_speedup();
-    let options = plan_options(profile, best);
-    let sentence = if best.drafter.is_some() && speedup < LEAST_GAIN {
-        format!(
-            "No: nothing is clearly faster here than plain decoding ({plain_speed} tokens a \
-             second). The best is {}, with {}.",
-            name(best),
-            speed(plain_tokens * speedup)
-        )
-    } else if best.drafter.is_some() {
-        let drafting = options.iter().filter(|(name, _)| OF_DRAFTING.contains(name));
-        let drafting = flags(drafting);
-        let times = if speedup < 1.1 { format!("{speedup:.2}") } else { format!("{speedup:.1}") };
-        format!(
-            "Yes: with `{}`, generation is {times} times as fast as plain decoding \
-             ({} against {plain_speed} tokens a second). This is predicted from {} costs{extent}.",
-            drafting.trim_start(),
-            speed(plain_tokens * speedup),
-            profile.source
-        )
-    } else {
-        match ranking.iter().find(|found| found.drafter.is_some()) {
-            Some(next) => format!(
-                "No: plain decoding is fastest here ({plain_speed} tokens a second). Next is {}, \
-                 with {}: {}.",
+    let predicted = plain.map_or(0.0, |plain| plain.tokens_per_second);
+    let next = ranking.iter().find(|found| found.drafter.is_some());
+    let extent = &evidence.extent;
+    let sentence = match (evidence.measured, next) {
+        (Some(measured), Some(next)) => {
+            let answer = if chosen.drafter.is_some() { "Yes" } else { "No" };
+            let SideBySide { speedup, least, most, pairs, plain_tokens_per_second: plain } =
+                measured;
+            format!(
+                "{answer}: {} is {speedup:.2} times as fast as plain decoding ({} against {} tokens \
+                 a second), measured side by side: {least:.2} to {most:.2} times in {pairs} pair{} of \
+                 answers. The prediction was {:.2}, from {} costs{extent}.",
                 name(next),
-                speed(next.tokens_per_second),
-                next.reason
-            ),
-            None => format!(
-                "No: plain decoding is fastest here ({plain_speed} tokens a second). Nothing was \
-                 drafted."
-            ),
+                speed(plain * speedup),
+                speed(plain),
+                if pairs == 1 { "" } else { "s" },
+                next.speedup,
+                profile.source
+            )
         }
+        (None, Some(next)) if chosen.drafter.is_some() => format!(
+            "Yes: {} is predicted to be {:.2} times as fast as plain decoding ({} against {} tokens \
+             a second), from {} costs{extent}. The two were not measured side by side.",
+            name(next),
+            next.speedup,
+            speed(next.tokens_per_second),
+            speed(predicted),
+            profile.source
+        ),
+        (None, Some(next)) => format!(
+            "No: nothing is predicted to be clearly faster than plain decoding ({} tokens a \
+             second), from {} costs{extent}. Next is {}, with {}: {}.",
+            speed(predicted),
+            profile.source,
+            name(next),
+            speed(next.tokens_per_second),
+            next.reason
+        ),
+        (_, None) => format!(
+            "No: plain decoding is fastest here ({} tokens a second). Nothing was drafted.",
+            speed(predicted)
+        ),
     };
-    let flags = flags(&options);
-    format!("{sentence}\n\n    forerun generate{flags} --prompt \"Once upon a time\"\n")
+    let flags = flags(&plan_options(profile, chosen));
+    Verdict { sentence, command: format!("forerun generate{flags} --prompt \"Once upon a time\"") }
 }
 
 /// Returns a speed in whole tokens per second; a slow one has a decimal.
@@ -404,7 +463,7 @@ fn page(
     top: usize,
 ) -> String {
     let mut page = format!(
-        "Simulated speeds of answers of {} tokens on {} costs of {}: {} configurations\n\n",
+        "Predicted speeds (simulated answers of {} tokens on {} costs of {}): {} configurations\n\n",
         profile.answer_tokens,
         profile.source,
         profile.hardware,

@@ -151,7 +151,7 @@ mod on_mpi {
         let mut loader = progress::loader(arguments.offline, false);
         let load = |group: &Group| {
             let mut load = || -> anyhow::Result<_> {
-                let plan = Plan::new(options(arguments))?;
+                let plan = Plan::new(options(arguments)?)?;
                 let rank = start(&plan, &mut loader, group)?;
                 let facts = serde_json::to_vec(rank.facts())?;
                 Ok((rank.into_runtime(), facts))

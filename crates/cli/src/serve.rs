@@ -49,7 +49,7 @@ fn serve_one(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     }
     check(&arguments)?;
     start_log(&arguments);
-    let plan = Plan::new(options(&arguments.engine))?;
+    let plan = Plan::new(options(&arguments.engine)?)?;
     let server = Server::bind(server_options(&arguments))?;
     let mut loader = progress::loader(arguments.engine.offline, true);
     let (forerun, _) = member.open(&plan, &mut loader)?;

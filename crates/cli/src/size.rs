@@ -1,6 +1,4 @@
-//! Sizes and times as people read them.
-
-use std::time::{Duration, SystemTime};
+//! Sizes as people read them.
 
 /// Formats a number of bytes with three digits, such as `3.42 GB`.
 pub(crate) fn bytes(count: u64) -> String {
@@ -27,23 +25,6 @@ fn three_digits(number: f64) -> String {
     }
 }
 
-/// Formats how long ago a time was, such as `3 days ago`.
-pub(crate) fn ago(time: SystemTime, now: SystemTime) -> String {
-    let seconds = now.duration_since(time).unwrap_or(Duration::ZERO).as_secs();
-    let units = [
-        (86_400 * 365, "year"),
-        (86_400 * 30, "month"),
-        (86_400, "day"),
-        (3_600, "hour"),
-        (60, "minute"),
-    ];
-    match units.into_iter().find(|(length, _)| seconds >= *length) {
-        Some((length, name)) if seconds / length == 1 => format!("1 {name} ago"),
-        Some((length, name)) => format!("{} {name}s ago", seconds / length),
-        None => "just now".into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,20 +46,5 @@ mod tests {
         assert_eq!(parameters(134_515_008), "135 M");
         assert_eq!(parameters(7_240_000_000), "7.24 B");
         assert_eq!(parameters(12), "12");
-    }
-
-    #[test]
-    fn times_have_one_unit() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 32);
-        for (seconds, expected) in [
-            (0, "just now"),
-            (60, "1 minute ago"),
-            (7_300, "2 hours ago"),
-            (86_400 * 29, "29 days ago"),
-            (86_400 * 800, "2 years ago"),
-        ] {
-            assert_eq!(ago(now - Duration::from_secs(seconds), now), expected);
-        }
-        assert_eq!(ago(now + Duration::from_secs(5), now), "just now");
     }
 }

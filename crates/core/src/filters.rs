@@ -1,12 +1,12 @@
-//! Top-k, top-p and min-p filters, computed by selection: only tokens near the cut are sorted.
+//! Filters of tokens, computed by selection: only tokens near the cut are sorted.
 //!
-//! The filters apply in this order, as in Hugging Face's transformers, each to the tokens that the
-//! previous ones kept. Min-p compares with the best token only, so applying it last does not change
-//! the meaning of top-p.
+//! They apply in llama.cpp's order, each to the tokens that the previous ones kept: top-n-sigma,
+//! top-k, typical, top-p, min-p, XTC. Then the temperature follows, if it is dynamic. Min-p compares
+//! with the best token only, so applying it after top-p does not change the meaning of top-p.
 
 use crate::logit_row::{LogitRow, Ranked, keep_best};
 use crate::support::Support;
-use crate::{Distribution, Sampling, SamplingOptions, TokenId};
+use crate::{Distribution, Key, Purpose, Randomness, Sampling, SamplingOptions, TokenId};
 
 /// Histogram bins for each unit of distance from the peak. Weights vanish at a distance of 80.
 const BINS_PER_NAT: f32 = 32.0;
@@ -16,8 +16,8 @@ const LAST_BIN: f32 = 80.0 * BINS_PER_NAT;
 const ROUND: f32 = 8_388_608.0;
 
 /// A row at a temperature above 0, and the tokens that the filters keep.
-pub(crate) struct Filtered<'r, 'l> {
-    row: &'r LogitRow<'l>,
+pub(crate) struct Filtered<'l> {
+    row: LogitRow<'l>,
     inverse_temperature: f32,
     /// The tokens kept; `None` if all are.
     kept: Option<Vec<Ranked>>,
@@ -25,42 +25,160 @@ pub(crate) struct Filtered<'r, 'l> {
     is_unordered: bool,
 }
 
-impl<'r, 'l> Filtered<'r, 'l> {
+impl<'l> Filtered<'l> {
     /// Creates a row that keeps all its tokens.
-    pub(crate) fn unfiltered(row: &'r LogitRow<'l>, temperature: f32) -> Self {
-        // If the inverse overflows, all tokens but the best vanish anyway.
-        let inverse_temperature = temperature.recip().min(f32::MAX);
-        Self { row, inverse_temperature, kept: None, is_unordered: false }
+    pub(crate) fn unfiltered(row: LogitRow<'l>, temperature: f32) -> Self {
+        Self { row, inverse_temperature: inverse(temperature), kept: None, is_unordered: false }
     }
 
-    /// Applies the filters of `sampling` to a row.
-    pub(crate) fn new(row: &'r LogitRow<'l>, sampling: &Sampling) -> Self {
-        let SamplingOptions { temperature, top_k, top_p, min_p, .. } = **sampling;
+    /// Applies the filters of `sampling` to the row of a position.
+    pub(crate) fn new(row: LogitRow<'l>, sampling: &Sampling, position: usize) -> Self {
+        let is_dynamic = sampling.dynatemp_range > 0.0;
+        let temperature = if is_dynamic { 1.0 } else { sampling.temperature };
         let mut filtered = Self::unfiltered(row, temperature);
-        let mut kept = match (top_k > 0 && top_k < row.len(), top_p < 1.0) {
-            (true, false) => {
-                filtered.is_unordered = true;
-                row.select(top_k)
-            }
-            (true, true) => {
-                let mut best = row.best(top_k);
-                let goal = filtered.sum(&best) * f64::from(top_p);
-                best.truncate(filtered.count_to_reach(&best, goal).unwrap_or(best.len()));
-                best
-            }
-            (false, true) => filtered.nucleus(top_p),
-            (false, false) if min_p > 0.0 => {
-                // The margin is much larger than the error of the exponential.
-                row.tokens(|max| filtered.weight(max) >= min_p * 0.999, |_| true)
-            }
-            (false, false) => return filtered,
-        };
-        if min_p > 0.0 {
-            // The peak has weight 1.
-            kept.retain(|ranked| filtered.weight(ranked.logit) >= min_p);
+        if sampling.top_n_sigma > 0.0 || sampling.typical_p < 1.0 {
+            filtered.keep_typical(sampling);
+        } else {
+            filtered.keep_best(sampling);
         }
-        filtered.kept = Some(kept);
+        if sampling.min_p > 0.0 {
+            filtered.keep_at_least(sampling.min_p);
+        }
+        let key = Key { position, purpose: Purpose::Exclude, candidate: 0 };
+        let excludes = f64::from(sampling.xtc_probability);
+        if excludes > 0.0 && sampling.randomness.below(key, excludes) {
+            filtered.exclude_top_choices(sampling.xtc_threshold);
+        }
+        if is_dynamic {
+            filtered.choose_temperature(sampling);
+        }
         filtered
+    }
+
+    /// Applies top-k and top-p.
+    fn keep_best(&mut self, sampling: &Sampling) {
+        let SamplingOptions { top_k, top_p, .. } = **sampling;
+        self.kept = match (top_k > 0 && top_k < self.row.len(), top_p < 1.0) {
+            (true, false) => {
+                self.is_unordered = true;
+                Some(self.row.select(top_k))
+            }
+            (true, true) => Some(self.up_to(self.row.best(top_k), top_p)),
+            (false, true) => Some(self.nucleus(top_p)),
+            (false, false) => None,
+        };
+    }
+
+    /// Applies top-n-sigma, top-k, typical and top-p. Unlike the others, these look at all tokens.
+    fn keep_typical(&mut self, sampling: &Sampling) {
+        let SamplingOptions { top_k, top_p, typical_p, top_n_sigma, .. } = **sampling;
+        let mut kept = match top_k > 0 && top_n_sigma <= 0.0 {
+            true => self.row.best(top_k),
+            false => self.row.possible(),
+        };
+        if top_n_sigma > 0.0 {
+            let count = kept.len() as f64;
+            let mean = kept.iter().map(|ranked| f64::from(ranked.logit)).sum::<f64>() / count;
+            let squares = kept.iter().map(|ranked| (f64::from(ranked.logit) - mean).powi(2));
+            let sigma = (squares.sum::<f64>() / count).sqrt();
+            let floor = f64::from(self.row.peak()) - f64::from(top_n_sigma) * sigma;
+            kept.retain(|ranked| f64::from(ranked.logit) >= floor);
+        }
+        if top_k > 0 {
+            keep_best(&mut kept, top_k);
+        }
+        kept.sort_unstable_by(Ranked::order);
+        if typical_p < 1.0 {
+            kept = self.typical(&kept, typical_p);
+            self.row.lower_peak(&kept);
+        }
+        self.kept = Some(if top_p < 1.0 { self.up_to(kept, top_p) } else { kept });
+    }
+
+    /// Returns the tokens whose surprise is nearest to the entropy, best first.
+    fn typical(&self, tokens: &[Ranked], typical_p: f32) -> Vec<Ranked> {
+        let mass = self.sum(tokens);
+        let entropy = self.entropy(tokens, mass);
+        let atypical = |&ranked: &Ranked| ((self.surprise(ranked, mass) - entropy).abs(), ranked);
+        let mut found: Vec<(f64, Ranked)> = tokens.iter().map(atypical).collect();
+        found.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut reached = 0.0;
+        let last = found.iter().position(|(_, ranked)| {
+            reached += f64::from(self.weight(ranked.logit));
+            reached > mass * f64::from(typical_p)
+        });
+        found.truncate(last.map_or(found.len(), |last| last + 1));
+        let mut kept: Vec<Ranked> = found.into_iter().map(|(_, ranked)| ranked).collect();
+        kept.sort_unstable_by(Ranked::order);
+        kept
+    }
+
+    /// Applies min-p.
+    fn keep_at_least(&mut self, min_p: f32) {
+        let mut kept = self.kept.take().unwrap_or_else(|| {
+            // The margin is much larger than the error of the exponential.
+            self.row.tokens(|max| self.weight(max) >= min_p * 0.999, |_| true)
+        });
+        // The peak has weight 1.
+        kept.retain(|ranked| self.weight(ranked.logit) >= min_p);
+        self.kept = Some(kept);
+    }
+
+    /// Applies XTC: excludes the tokens that have at least a probability but the last one of them.
+    fn exclude_top_choices(&mut self, threshold: f32) {
+        let mut kept = self.listed();
+        let least = self.sum(&kept) * f64::from(threshold);
+        let is_top = |ranked: &&Ranked| f64::from(self.weight(ranked.logit)) >= least;
+        if let Some(last) = kept.iter().filter(is_top).copied().max_by(Ranked::order) {
+            kept.retain(|ranked| ranked.order(&last).is_ge());
+            self.row.lower_peak(&[last]);
+        }
+        self.kept = Some(kept);
+    }
+
+    /// Sets the dynamic temperature.
+    fn choose_temperature(&mut self, sampling: &Sampling) {
+        let SamplingOptions { temperature, dynatemp_range, dynatemp_exponent, .. } = **sampling;
+        let kept = self.listed();
+        if kept.len() > 1 {
+            let entropy = self.entropy(&kept, self.sum(&kept)) / (kept.len() as f64).ln();
+            let least = (temperature - dynatemp_range).max(0.0);
+            let share = entropy.powf(f64::from(dynatemp_exponent)) as f32;
+            let most = temperature + dynatemp_range;
+            self.inverse_temperature = inverse(least + (most - least) * share);
+        }
+        self.kept = Some(kept);
+    }
+
+    /// Takes the list of the kept tokens, in an order that depends on their logits alone.
+    fn listed(&mut self) -> Vec<Ranked> {
+        let mut kept = self.kept.take().unwrap_or_else(|| self.row.possible());
+        if std::mem::take(&mut self.is_unordered) {
+            kept.sort_unstable_by(Ranked::order);
+        }
+        kept.retain(|ranked| ranked.logit > f32::NEG_INFINITY);
+        kept
+    }
+
+    /// Returns the entropy of tokens with this mass, in nats.
+    fn entropy(&self, tokens: &[Ranked], mass: f64) -> f64 {
+        let share = |&ranked: &Ranked| match f64::from(self.weight(ranked.logit)) {
+            0.0 => 0.0,
+            weight => weight / mass * self.surprise(ranked, mass),
+        };
+        tokens.iter().map(share).sum()
+    }
+
+    /// Returns the negative logarithm of a token's probability among tokens with this mass.
+    fn surprise(&self, ranked: Ranked, mass: f64) -> f64 {
+        f64::from(self.row.distance(ranked.logit, self.inverse_temperature)) + mass.ln()
+    }
+
+    /// Returns the first of these tokens, best first, that together reach `top_p` of them.
+    fn up_to(&self, mut best: Vec<Ranked>, top_p: f32) -> Vec<Ranked> {
+        let goal = self.sum(&best) * f64::from(top_p);
+        best.truncate(self.count_to_reach(&best, goal).unwrap_or(best.len()));
+        best
     }
 
     /// Returns the share of the best token in all tokens that are known.
@@ -197,4 +315,9 @@ impl<'r, 'l> Filtered<'r, 'l> {
         let enough = self.count_to_reach(&edge, goal - before).unwrap_or(edge.len());
         edge.get(enough.checked_sub(1)?).copied()
     }
+}
+
+/// Returns the inverse of a temperature. If it overflows, all tokens but the best vanish anyway.
+fn inverse(temperature: f32) -> f32 {
+    temperature.recip().min(f32::MAX)
 }

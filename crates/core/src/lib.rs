@@ -13,6 +13,7 @@ mod constraint;
 mod coupling;
 mod distribution;
 mod draft;
+mod dry;
 mod features;
 mod filters;
 mod guesser;
@@ -44,6 +45,7 @@ pub use batch::{MAX_BATCH, QueuedJob, next_batch};
 pub use constraint::{CompileConstraint, Constraint, TokenConstraint, TokenMask};
 pub use distribution::{Distribution, InvalidDistribution};
 pub use draft::{Draft, DraftShape, Proposal, draft_key};
+pub use dry::Dry;
 pub use features::{FeatureRows, Features};
 pub use guesser::{Guess, Guesser};
 pub use job::{

@@ -176,6 +176,22 @@ impl<'a> LogitRow<'a> {
         found
     }
 
+    /// Returns all tokens that no constraint excludes.
+    pub(crate) fn possible(&self) -> Vec<Ranked> {
+        let excluded = f32::NEG_INFINITY;
+        self.tokens(|max| max > excluded, |ranked| ranked.logit > excluded)
+    }
+
+    pub(crate) fn peak(&self) -> f32 {
+        self.peak
+    }
+
+    /// Leaves these tokens, best first: the first one has weight 1 from now on, and no others are
+    /// asked for.
+    pub(crate) fn lower_peak(&mut self, left: &[Ranked]) {
+        self.peak = left.first().map_or(self.peak, |best| best.logit);
+    }
+
     /// Returns how far a logit lies below the peak, in units of the temperature. The distance does
     /// not decrease as logits decrease.
     pub(crate) fn distance(&self, logit: f32, inverse_temperature: f32) -> f32 {

@@ -1,6 +1,7 @@
 //! Logit bias and penalties. A penalty changes the logits of tokens that occurred before.
 
 use crate::{Node, Sampling, SamplingError, SamplingOptions, TokenId, TokenTree};
+use std::collections::BTreeMap;
 
 /// Bias and penalties after one prefix. The prefix's tokens are counted once, and each row of a
 /// tree adds those of its own path.
@@ -8,6 +9,8 @@ pub(crate) struct Penalties<'a> {
     sampling: &'a Sampling,
     /// The tokens to penalise, in ascending order.
     seen: Vec<Seen>,
+    /// The whole prefix, for the DRY penalty; empty without it.
+    text: Vec<TokenId>,
 }
 
 /// A token that occurred before.
@@ -44,7 +47,8 @@ impl<'a> Penalties<'a> {
             kept.generated += u32::from(same) * next.generated;
             same
         });
-        Some(Self { sampling, seen })
+        let text = if sampling.dry.applies() { tokens.to_vec() } else { Vec::new() };
+        Some(Self { sampling, seen, text })
     }
 
     /// Returns the logits of the row after `at` with bias and penalties applied.
@@ -80,7 +84,24 @@ impl<'a> Penalties<'a> {
         for (token, logit) in path_logits {
             row[token] = logit;
         }
+        for (token, penalty) in self.continuations(tree, at) {
+            if let Some(logit) = row.get_mut(token as usize).filter(|logit| logit.is_finite()) {
+                *logit = (*logit - penalty).max(f32::MIN);
+            }
+        }
         Ok(row)
+    }
+
+    /// Returns the DRY penalties after `at`.
+    fn continuations(&self, tree: &TokenTree, at: Option<Node>) -> BTreeMap<TokenId, f32> {
+        let dry = &self.sampling.dry;
+        if !dry.applies() {
+            return BTreeMap::new();
+        }
+        let path = at.into_iter().flat_map(|node| tree.path(node));
+        let text: Vec<TokenId> =
+            self.text.iter().copied().chain(path.map(|node| tree.token(node))).collect();
+        dry.penalties(&text, &self.sampling.dry_breakers)
     }
 
     /// Returns the tokens of the path to `at`, each once, with their counts in prefix and path.

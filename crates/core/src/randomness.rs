@@ -18,6 +18,8 @@ pub enum Purpose {
     Sample,
     /// The Gumbel noise of one vocabulary entry is drawn, for coupled verification.
     Noise,
+    /// XTC excludes the top choices, for target and drafter alike.
+    Exclude,
 }
 
 /// The name of one uniform, in addition to seed and sample index.

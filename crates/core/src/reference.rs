@@ -3,7 +3,10 @@
 //! Tests use it as their oracle. It shares only the Gumbel noise with the production path: it
 //! recounts everything, sorts all tokens, and uses double precision after the penalties.
 
-use crate::{Constraint, Sampling, TokenConstraint, TokenId, TokenMask, Verification};
+use crate::{
+    Constraint, Key, Purpose, Sampling, TokenConstraint, TokenId, TokenMask, Verification,
+};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Returns the probability of every token after `prompt` and `answer`, given the logits:
@@ -18,9 +21,13 @@ pub fn probabilities(
     answer: &[TokenId],
     logits: &[f32],
 ) -> Vec<f64> {
+    let continuations = continuations(sampling, &[prompt, answer].concat());
     let mut logits: Vec<f32> = (0..)
         .zip(logits)
-        .map(|(token, &logit)| penalised(sampling, prompt, answer, token, logit))
+        .map(|(token, &logit)| {
+            let penalty = continuations.get(&token).unwrap_or(&0.0);
+            penalised(sampling, prompt, answer, token, logit) - penalty
+        })
         .collect();
     let constraint = sampling.constraint.as_ref().map(|constraint| constraint.compiled());
     let constraint = constraint.transpose().expect("the constraint is compiled");
@@ -34,29 +41,86 @@ pub fn probabilities(
     // Tokens in the order of their rank.
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap_or(a.cmp(&b)));
-    let mut weights = vec![0.0; logits.len()];
     if sampling.temperature == 0.0 {
-        weights[order[0]] = 1.0;
-        return weights;
+        return shares(&logits, &order[..1], 1.0);
     }
-    let peak = f64::from(logits[order[0]]);
-    let weight =
-        |token: usize| ((f64::from(logits[token]) - peak) / f64::from(sampling.temperature)).exp();
+    order.retain(|&token| logits[token].is_finite());
+    let is_dynamic = sampling.dynatemp_range > 0.0;
+    let mut temperature = if is_dynamic { 1.0 } else { f64::from(sampling.temperature) };
+    if sampling.top_n_sigma > 0.0 {
+        let finite = || order.iter().map(|&token| f64::from(logits[token]));
+        let mean = finite().sum::<f64>() / order.len() as f64;
+        let variance = finite().map(|logit| (logit - mean).powi(2)).sum::<f64>();
+        let sigma = (variance / order.len() as f64).sqrt();
+        let floor = f64::from(logits[order[0]]) - f64::from(sampling.top_n_sigma) * sigma;
+        order.retain(|&token| f64::from(logits[token]) >= floor);
+    }
     if sampling.top_k > 0 {
         order.truncate(sampling.top_k);
     }
-    let mass: f64 = order.iter().map(|&token| weight(token)).sum();
-    let mut before = 0.0;
-    for token in order {
-        // A token stays unless the tokens that rank above it already reach the mass.
-        let within = sampling.top_p >= 1.0 || before < mass * f64::from(sampling.top_p);
-        if within && weight(token) >= f64::from(sampling.min_p) {
-            weights[token] = weight(token);
-        }
-        before += weight(token);
+    if sampling.typical_p < 1.0 {
+        let probabilities = shares(&logits, &order, temperature);
+        let entropy = entropy(&probabilities);
+        let distance = |token: usize| (-probabilities[token].ln() - entropy).abs();
+        let mut typical = order.clone();
+        typical.sort_by(|&a, &b| distance(a).total_cmp(&distance(b)));
+        typical.truncate(count_to(&probabilities, &typical, |mass| {
+            mass > f64::from(sampling.typical_p)
+        }));
+        order.retain(|token| typical.contains(token));
     }
-    let total: f64 = weights.iter().sum();
-    weights.into_iter().map(|weight| weight / total).collect()
+    if sampling.top_p < 1.0 {
+        let probabilities = shares(&logits, &order, temperature);
+        order.truncate(count_to(&probabilities, &order, |mass| mass >= f64::from(sampling.top_p)));
+    }
+    let probabilities = shares(&logits, &order, temperature);
+    let least = probabilities[order[0]] * f64::from(sampling.min_p);
+    order.retain(|&token| probabilities[token] >= least);
+    let key =
+        Key { position: prompt.len() + answer.len(), purpose: Purpose::Exclude, candidate: 0 };
+    if sampling.randomness.uniform(key) < f64::from(sampling.xtc_probability) {
+        let probabilities = shares(&logits, &order, temperature);
+        let is_top = |&token: &usize| probabilities[token] >= f64::from(sampling.xtc_threshold);
+        let tops = order.iter().filter(|token| is_top(token)).count();
+        order.drain(..tops.saturating_sub(1));
+    }
+    if is_dynamic && order.len() > 1 {
+        let entropy = entropy(&shares(&logits, &order, 1.0)) / (order.len() as f64).ln();
+        let range = f64::from(sampling.dynatemp_range);
+        let least = (f64::from(sampling.temperature) - range).max(0.0);
+        let most = f64::from(sampling.temperature) + range;
+        let share = entropy.powf(f64::from(sampling.dynatemp_exponent));
+        temperature = least + (most - least) * share;
+    }
+    shares(&logits, &order, temperature)
+}
+
+/// Returns the softmax of some tokens' logits, the best one first, and 0 for all others:
+/// `[vocab_size]`.
+fn shares(logits: &[f32], tokens: &[usize], temperature: f64) -> Vec<f64> {
+    let mut shares = vec![0.0; logits.len()];
+    let peak = f64::from(logits[tokens[0]]);
+    for &token in tokens {
+        let below = f64::from(logits[token]) - peak;
+        shares[token] = if below == 0.0 { 1.0 } else { (below / temperature).exp() };
+    }
+    let total: f64 = shares.iter().sum();
+    shares.into_iter().map(|share| share / total).collect()
+}
+
+/// Returns how many tokens are needed until `is_enough` holds for their mass; all if it never does.
+fn count_to(probabilities: &[f64], tokens: &[usize], is_enough: impl Fn(f64) -> bool) -> usize {
+    let mut mass = 0.0;
+    let last = tokens.iter().position(|&token| {
+        mass += probabilities[token];
+        is_enough(mass)
+    });
+    last.map_or(tokens.len(), |last| last + 1)
+}
+
+fn entropy(probabilities: &[f64]) -> f64 {
+    let positive = probabilities.iter().filter(|probability| **probability > 0.0);
+    positive.map(|probability| -probability * probability.ln()).sum()
 }
 
 /// Returns a logit with its bias and penalties, in single precision.
@@ -81,6 +145,32 @@ fn penalised(
         logit -= sampling.presence_penalty;
     }
     logit
+}
+
+/// Returns the DRY penalties after a text, in plain loops.
+fn continuations(sampling: &Sampling, text: &[TokenId]) -> BTreeMap<TokenId, f32> {
+    let dry = &sampling.dry;
+    let mut penalties = BTreeMap::new();
+    if dry.multiplier == 0.0 {
+        return penalties;
+    }
+    let text = &text[text.len() - dry.penalty_last_n.unwrap_or(text.len()).min(text.len())..];
+    let ends = |breaker: &Vec<TokenId>| {
+        (breaker.len()..=text.len()).rfind(|&end| text[..end].ends_with(breaker)).unwrap_or(0)
+    };
+    let unbroken = &text[sampling.dry_breakers.iter().map(ends).max().unwrap_or(0)..];
+    for end in 1..text.len() {
+        let longest = (dry.allowed_length..=end.min(unbroken.len()))
+            .rev()
+            .find(|length| text[..end].ends_with(&text[text.len() - length..]));
+        if let Some(length) = longest {
+            let exponent = length - dry.allowed_length;
+            let penalty = dry.multiplier * dry.base.powi(exponent as i32);
+            let kept: &mut f32 = penalties.entry(text[end]).or_default();
+            *kept = penalty.max(*kept);
+        }
+    }
+    penalties
 }
 
 /// Returns the token that greedy or coupled decoding emits after `prompt` and `answer`.

@@ -63,11 +63,12 @@ impl<'a> Sampler<'a> {
         if self.sampling.temperature == 0.0 {
             return Ok(Distribution::point(row.argmax()));
         }
-        let filtered = Filtered::new(&row, self.sampling).into_distribution();
+        let position = self.position_of(tree, at);
+        let filtered = Filtered::new(row, self.sampling, position).into_distribution();
         if self.sampling.verification != Verification::Coupled {
             return Ok(filtered);
         }
-        let drawn = self.perturbed(&filtered, self.position_of(tree, at), 1);
+        let drawn = self.perturbed(&filtered, position, 1);
         Ok(drawn.first().map_or(filtered, |&(token, _)| Distribution::point(token)))
     }
 
@@ -90,7 +91,7 @@ impl<'a> Sampler<'a> {
             0.0 => GREEDY_CANDIDATES,
             temperature => temperature,
         };
-        Ok(Filtered::unfiltered(&row, temperature).best_share())
+        Ok(Filtered::unfiltered(row, temperature).best_share())
     }
 
     /// Returns the `width` best candidates for deterministic drafting after `at`, best first, each
@@ -114,14 +115,14 @@ impl<'a> Sampler<'a> {
         let logits = logits.into();
         let row = self.row(logits, self.sampling.candidates_use(logits.tokens()), tree, at)?;
         if self.sampling.temperature == 0.0 {
-            return Ok(Filtered::unfiltered(&row, GREEDY_CANDIDATES).into_best(width));
+            return Ok(Filtered::unfiltered(row, GREEDY_CANDIDATES).into_best(width));
         }
-        let filtered = Filtered::new(&row, self.sampling);
+        let position = self.position_of(tree, at);
+        let filtered = Filtered::new(row, self.sampling, position);
         if self.sampling.verification != Verification::Coupled {
             return Ok(filtered.into_best(width));
         }
         let filtered = filtered.into_distribution();
-        let position = self.position_of(tree, at);
         let mut best = self.perturbed(&filtered, position, width.max(COUPLED_CANDIDATES));
         let mass: f64 = best.iter().map(|&(_, score)| score.exp()).sum();
         best.truncate(width);
@@ -149,8 +150,8 @@ impl<'a> Sampler<'a> {
         let needed = self.sampling.best_tokens_use(width, logits.tokens());
         let row = self.row(logits, needed, tree, at)?;
         let filtered = match is_greedy {
-            true => Filtered::unfiltered(&row, GREEDY_CANDIDATES),
-            false => Filtered::new(&row, self.sampling),
+            true => Filtered::unfiltered(row, GREEDY_CANDIDATES),
+            false => Filtered::new(row, self.sampling, self.position_of(tree, at)),
         };
         Ok(filtered.into_best_tokens(width))
     }

@@ -1,9 +1,10 @@
 //! The sampling options, with their meanings and ranges.
 
-use crate::{Constraint, KeyedRandomness, RowUse, TokenId};
+use crate::{Constraint, Dry, KeyedRandomness, RowUse, TokenId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// How a sampled draft is verified at temperatures above 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,24 @@ pub struct SamplingOptions {
     /// Keeps only the tokens that are at least `min_p` times as probable as the most probable one
     /// (Nguyen et al. 2024, arXiv 2407.01082); 0 keeps all.
     pub min_p: f32,
+    /// Keeps only the tokens whose surprise is nearest to the expected one, as many as together
+    /// exceed this probability (Meister et al. 2022, arXiv 2202.00666); 1 keeps all.
+    pub typical_p: f32,
+    /// Keeps only the tokens whose logits are within this many standard deviations of the largest
+    /// one (Tang et al. 2024, arXiv 2411.07641); 0 and -1 keep all.
+    pub top_n_sigma: f32,
+    /// How probably XTC excludes the top choices at a position: all tokens that have at least the
+    /// probability `xtc_threshold` but the least probable one of them (as in llama.cpp). The seed
+    /// and the position decide; 0 never excludes any.
+    pub xtc_probability: f32,
+    /// The least probability of a top choice.
+    pub xtc_threshold: f32,
+    /// Makes the temperature depend on the entropy of the tokens that the filters keep: from
+    /// `temperature - dynatemp_range` to `temperature + dynatemp_range` (as in llama.cpp). The
+    /// filters then apply at temperature 1. 0 disables it.
+    pub dynatemp_range: f32,
+    /// The exponent of the entropy's share in the largest one.
+    pub dynatemp_exponent: f32,
     /// Divides the positive and multiplies the negative logits of tokens in prompt and answer
     /// (Keskar et al. 2019, arXiv 1909.05858, as in transformers). Values above 1 discourage
     /// repetition; 1 disables the penalty.
@@ -44,6 +63,8 @@ pub struct SamplingOptions {
     /// Subtracted once from the logit of every token that occurs in the answer, not counting the
     /// prompt (as in OpenAI's API); 0 disables the penalty.
     pub presence_penalty: f32,
+    /// The DRY penalty of tokens that continue a repetition.
+    pub dry: Dry,
     /// Added to the logits of single tokens (as in OpenAI's API).
     pub logit_bias: BTreeMap<TokenId, f32>,
 }
@@ -55,9 +76,16 @@ impl Default for SamplingOptions {
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
+            typical_p: 1.0,
+            top_n_sigma: 0.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
             repetition_penalty: 1.0,
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
+            dry: Dry::default(),
             logit_bias: BTreeMap::new(),
         }
     }
@@ -68,16 +96,19 @@ impl Default for SamplingOptions {
 /// They apply to a row's logits in this order, for target and drafter alike:
 ///
 /// 1. `logit_bias` is added.
-/// 2. `repetition_penalty` applies, then `frequency_penalty` and `presence_penalty`. They count the
-///    tokens before the row: the committed tokens and, in a tree, the path to the row.
+/// 2. `repetition_penalty` applies, then `frequency_penalty` and `presence_penalty`, then `dry`.
+///    They count the tokens before the row: the committed tokens and, in a tree, the path to the
+///    row.
 /// 3. `constraint` excludes the tokens that it forbids after the tokens before the row. Bias and
 ///    penalties cannot bring them back.
 /// 4. At temperature 0 the largest logit wins. Otherwise the logits are divided by `temperature`.
-/// 5. `top_k`, `top_p` and `min_p` filter, each the tokens that the previous steps kept.
+/// 5. `top_n_sigma`, `top_k`, `typical_p`, `top_p`, `min_p` and XTC filter, each the tokens that the
+///    previous steps kept.
+/// 6. With a `dynatemp_range`, the temperature applies here, and not in step 4.
 ///
 /// Steps 1 and 2 are in the order of vLLM and Hugging Face's transformers. Step 5 is in the order
-/// of transformers; vLLM applies min-p first. Min-p compares with the best token only, so applying
-/// it last does not change the meaning of top-p.
+/// of llama.cpp, which always applies the temperature last. vLLM applies min-p before top-p. Min-p
+/// compares with the best token only, so applying it last does not change the meaning of top-p.
 ///
 /// ```rust
 /// use forerun_core::{Sampler, Sampling, SamplingOptions, TokenTree};
@@ -103,6 +134,8 @@ pub struct Sampling {
     pub verification: Verification,
     /// Which tokens the answer may have; `None` allows all.
     pub constraint: Option<Constraint>,
+    /// The token sequences of `dry.sequence_breakers`, sorted.
+    pub dry_breakers: Arc<[Vec<TokenId>]>,
 }
 
 impl Deref for Sampling {
@@ -117,33 +150,21 @@ impl Deref for Sampling {
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum SamplingError {
-    /// The temperature is negative, infinite or NaN.
-    #[error("`temperature` is {0}, but must be 0 (greedy) or a positive number")]
-    Temperature(f32),
-    /// Top-p is outside (0, 1].
-    #[error("`top_p` is {0}, but must be above 0 and at most 1 (1 keeps every token)")]
-    TopP(f32),
-    /// Min-p is outside [0, 1].
-    #[error("`min_p` is {0}, but must be from 0 (keeps every token) to 1 (keeps only the best)")]
-    MinP(f32),
-    /// The repetition penalty is zero, negative, infinite or NaN.
-    #[error(
-        "`repetition_penalty` is {0}, but must be a positive number: 1 disables it, 1.1 discourages \
-         repetition"
-    )]
-    RepetitionPenalty(f32),
-    /// The frequency penalty is outside [-2, 2].
-    #[error("`frequency_penalty` is {0}, but must be from -2 to 2 (0 disables it)")]
-    FrequencyPenalty(f32),
-    /// The presence penalty is outside [-2, 2].
-    #[error("`presence_penalty` is {0}, but must be from -2 to 2 (0 disables it)")]
-    PresencePenalty(f32),
+    /// An option is out of its range.
+    #[error("`{name}` is {value}, but must be {expected}")]
+    Range { name: &'static str, value: f32, expected: &'static str },
     /// A bias is outside [-100, 100].
     #[error(
         "`logit_bias` of token {token} is {bias}, but must be from -100 (practically forbids the \
          token) to 100 (practically forces it)"
     )]
     Bias { token: TokenId, bias: f32 },
+    /// A sequence breaker is empty or too long, or there are too many.
+    #[error(
+        "`dry_sequence_breakers` must be at most {most} texts of 1 to {most} bytes",
+        most = Dry::MOST_BREAKERS
+    )]
+    Breakers,
     /// A bias is for a token outside the vocabulary.
     #[error(
         "`logit_bias` has a bias for token {token}, but the model's vocabulary has {vocab_size} \
@@ -172,23 +193,63 @@ impl SamplingOptions {
     /// # Errors
     /// If an option is out of range. The error names it.
     pub fn validate(&self) -> Result<(), SamplingError> {
-        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return Err(SamplingError::Temperature(self.temperature));
+        const POSITIVE: f32 = f32::MIN_POSITIVE;
+        let share = "from 0 to 1";
+        let penalty = "from -2 to 2 (0 disables it)";
+        for (name, value, range, expected) in [
+            ("temperature", self.temperature, 0.0..=f32::MAX, "0 (greedy) or a positive number"),
+            ("top_p", self.top_p, POSITIVE..=1.0, "above 0 and at most 1 (1 keeps every token)"),
+            (
+                "min_p",
+                self.min_p,
+                0.0..=1.0,
+                "from 0 (keeps every token) to 1 (keeps only the best)",
+            ),
+            (
+                "typical_p",
+                self.typical_p,
+                POSITIVE..=1.0,
+                "above 0 and at most 1 (1 keeps every token)",
+            ),
+            (
+                "top_n_sigma",
+                self.top_n_sigma,
+                -1.0..=f32::MAX,
+                "a positive number (0 and -1 keep every token)",
+            ),
+            ("xtc_probability", self.xtc_probability, 0.0..=1.0, share),
+            ("xtc_threshold", self.xtc_threshold, 0.0..=1.0, share),
+            (
+                "dynatemp_range",
+                self.dynatemp_range,
+                0.0..=f32::MAX,
+                "a positive number (0 disables it)",
+            ),
+            ("dynatemp_exponent", self.dynatemp_exponent, 0.0..=f32::MAX, "0 or a positive number"),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                POSITIVE..=f32::MAX,
+                "a positive number: 1 disables it, 1.1 discourages repetition",
+            ),
+            ("frequency_penalty", self.frequency_penalty, -2.0..=2.0, penalty),
+            ("presence_penalty", self.presence_penalty, -2.0..=2.0, penalty),
+            (
+                "dry_multiplier",
+                self.dry.multiplier,
+                0.0..=f32::MAX,
+                "a positive number (0 disables it)",
+            ),
+            ("dry_base", self.dry.base, 1.0..=f32::MAX, "at least 1"),
+        ] {
+            if !range.contains(&value) {
+                return Err(SamplingError::Range { name, value, expected });
+            }
         }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(SamplingError::TopP(self.top_p));
-        }
-        if !(0.0..=1.0).contains(&self.min_p) {
-            return Err(SamplingError::MinP(self.min_p));
-        }
-        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
-            return Err(SamplingError::RepetitionPenalty(self.repetition_penalty));
-        }
-        if !(-2.0..=2.0).contains(&self.frequency_penalty) {
-            return Err(SamplingError::FrequencyPenalty(self.frequency_penalty));
-        }
-        if !(-2.0..=2.0).contains(&self.presence_penalty) {
-            return Err(SamplingError::PresencePenalty(self.presence_penalty));
+        let breakers = &self.dry.sequence_breakers;
+        let fits = |breaker: &String| (1..=Dry::MOST_BREAKERS).contains(&breaker.len());
+        if breakers.len() > Dry::MOST_BREAKERS || !breakers.iter().all(fits) {
+            return Err(SamplingError::Breakers);
         }
         match self.logit_bias.iter().find(|(_, bias)| !(-100.0..=100.0).contains(*bias)) {
             Some((&token, &bias)) => Err(SamplingError::Bias { token, bias }),
@@ -222,6 +283,7 @@ impl Sampling {
             randomness: KeyedRandomness { seed: 0, sample: 0 },
             verification: Verification::Rejection,
             constraint: None,
+            dry_breakers: Arc::default(),
         }
     }
 
@@ -235,7 +297,8 @@ impl Sampling {
     /// Returns whether a bias or a penalty can change logits.
     pub(crate) fn changes_logits(&self) -> bool {
         let counts_generated = self.frequency_penalty != 0.0 || self.presence_penalty != 0.0;
-        self.repetition_penalty != 1.0 || counts_generated || !self.logit_bias.is_empty()
+        let penalises = self.repetition_penalty != 1.0 || counts_generated || self.dry.applies();
+        penalises || !self.logit_bias.is_empty()
     }
 
     /// Returns what [`Sampler::distribution`](crate::Sampler::distribution) reads of a row over so
@@ -275,7 +338,10 @@ impl Sampling {
     /// many tokens.
     #[must_use]
     pub fn best_tokens_use(&self, width: usize, tokens: usize) -> RowUse {
-        let keeps_all = self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0;
+        let SamplingOptions { top_k, top_p, min_p, typical_p, .. } = self.options;
+        let by_probability = top_p < 1.0 || min_p > 0.0 || typical_p < 1.0;
+        let by_row = self.xtc_probability > 0.0 || self.dynatemp_range > 0.0;
+        let keeps_all = top_k == 0 && !by_probability && !by_row;
         let is_ranked = self.verification != Verification::Coupled && keeps_all;
         match self.temperature == 0.0 || is_ranked {
             true if self.reads_all_logits() => RowUse::Full,
@@ -285,7 +351,7 @@ impl Sampling {
     }
 
     fn reads_all_logits(&self) -> bool {
-        self.changes_logits() || self.constraint.is_some()
+        self.changes_logits() || self.constraint.is_some() || self.top_n_sigma > 0.0
     }
 }
 
@@ -299,118 +365,43 @@ mod tests {
 
     #[test]
     fn errors_name_the_option_out_of_range() {
+        type Change = fn(&mut SamplingOptions);
+        let broken: [(&str, Change); 27] = [
+            ("`temperature`", |options| options.temperature = -1.0),
+            ("`temperature`", |options| options.temperature = f32::NAN),
+            ("`top_p`", |options| options.top_p = 0.0),
+            ("`top_p`", |options| options.top_p = 1.5),
+            ("`min_p`", |options| options.min_p = -0.1),
+            ("`min_p`", |options| options.min_p = 1.1),
+            ("`min_p`", |options| options.min_p = f32::NAN),
+            ("`typical_p`", |options| options.typical_p = 0.0),
+            ("`typical_p`", |options| options.typical_p = 1.1),
+            ("`top_n_sigma`", |options| options.top_n_sigma = -2.0),
+            ("`top_n_sigma`", |options| options.top_n_sigma = f32::INFINITY),
+            ("`xtc_probability`", |options| options.xtc_probability = -0.1),
+            ("`xtc_threshold`", |options| options.xtc_threshold = 1.1),
+            ("`dynatemp_range`", |options| options.dynatemp_range = -0.1),
+            ("`dynatemp_exponent`", |options| options.dynatemp_exponent = -1.0),
+            ("`repetition_penalty`", |options| options.repetition_penalty = 0.0),
+            ("`repetition_penalty`", |options| options.repetition_penalty = f32::INFINITY),
+            ("`frequency_penalty`", |options| options.frequency_penalty = 2.1),
+            ("`frequency_penalty`", |options| options.frequency_penalty = f32::NAN),
+            ("`presence_penalty`", |options| options.presence_penalty = -2.1),
+            ("`dry_multiplier`", |options| options.dry.multiplier = -1.0),
+            ("`dry_base`", |options| options.dry.base = 0.9),
+            ("`dry_base`", |options| options.dry.base = f32::NAN),
+            ("`dry_sequence_breakers`", |options| options.dry.sequence_breakers.push("".into())),
+            ("`dry_sequence_breakers`", |options| {
+                options.dry.sequence_breakers = vec!["x".repeat(41)];
+            }),
+            ("`logit_bias` of token 7", |options| options.logit_bias = [(7, 100.5)].into()),
+            ("`logit_bias` of token 7", |options| options.logit_bias = [(7, f32::NAN)].into()),
+        ];
         let greedy = Sampling::greedy;
         assert_eq!(greedy().validate(), Ok(()));
-        let broken = [
-            (
-                "`temperature`",
-                Sampling {
-                    options: SamplingOptions { temperature: -1.0, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`temperature`",
-                Sampling {
-                    options: SamplingOptions { temperature: f32::NAN, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`top_p`",
-                Sampling {
-                    options: SamplingOptions { top_p: 0.0, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`top_p`",
-                Sampling {
-                    options: SamplingOptions { top_p: 1.5, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`min_p`",
-                Sampling {
-                    options: SamplingOptions { min_p: -0.1, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`min_p`",
-                Sampling {
-                    options: SamplingOptions { min_p: 1.1, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`min_p`",
-                Sampling {
-                    options: SamplingOptions { min_p: f32::NAN, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`repetition_penalty`",
-                Sampling {
-                    options: SamplingOptions { repetition_penalty: 0.0, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`repetition_penalty`",
-                Sampling {
-                    options: SamplingOptions {
-                        repetition_penalty: f32::INFINITY,
-                        ..greedy().options
-                    },
-                    ..greedy()
-                },
-            ),
-            (
-                "`frequency_penalty`",
-                Sampling {
-                    options: SamplingOptions { frequency_penalty: 2.1, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`frequency_penalty`",
-                Sampling {
-                    options: SamplingOptions { frequency_penalty: f32::NAN, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`presence_penalty`",
-                Sampling {
-                    options: SamplingOptions { presence_penalty: -2.1, ..greedy().options },
-                    ..greedy()
-                },
-            ),
-            (
-                "`logit_bias` of token 7",
-                Sampling {
-                    options: SamplingOptions {
-                        logit_bias: [(7, 100.5)].into(),
-                        ..greedy().options
-                    },
-                    ..greedy()
-                },
-            ),
-            (
-                "`logit_bias` of token 7",
-                Sampling {
-                    options: SamplingOptions {
-                        logit_bias: [(7, f32::NAN)].into(),
-                        ..greedy().options
-                    },
-                    ..greedy()
-                },
-            ),
-        ];
-        for (name, sampling) in broken {
+        for (name, change) in broken {
+            let mut sampling = greedy();
+            change(&mut sampling.options);
             let message = sampling.validate().unwrap_err().to_string();
             assert!(message.contains(name), "{name}: {message}");
         }

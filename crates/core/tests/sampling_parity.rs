@@ -5,8 +5,8 @@
 
 use forerun_core::reference::EveryNth;
 use forerun_core::{
-    BestTokens, Constraint, Key, KeyedRandomness, Purpose, RowLogprobs, RowUse, Sampler, Sampling,
-    SamplingError, SamplingOptions, TokenId, TokenTree, Verification, reference,
+    BestTokens, Constraint, Dry, Key, KeyedRandomness, Purpose, RowLogprobs, RowUse, Sampler,
+    Sampling, SamplingError, SamplingOptions, TokenId, TokenTree, Verification, reference,
 };
 
 /// A stream of random numbers.
@@ -62,6 +62,18 @@ impl Draws {
                 top_k: self.one_of(&[0, 0, 0, 1, 5, 50, 700, 1_000_000]),
                 top_p: self.one_of(&[1.0, 1.0, 0.05, 0.37, 0.9, 0.9991]),
                 min_p: self.one_of(&[0.0, 0.0, 0.003, 0.11, 0.5]),
+                typical_p: self.one_of(&[1.0, 1.0, 1.0, 0.31, 0.93]),
+                top_n_sigma: self.one_of(&[0.0, 0.0, 0.0, -1.0, 0.83, 2.3]),
+                xtc_probability: self.one_of(&[0.0, 0.0, 0.47, 1.0]),
+                xtc_threshold: self.one_of(&[0.0, 0.0013, 0.109, 0.5]),
+                dynatemp_range: self.one_of(&[0.0, 0.0, 0.0, 0.4, 3.0]),
+                dynatemp_exponent: self.one_of(&[0.7, 1.0, 2.2]),
+                dry: Dry {
+                    multiplier: self.one_of(&[0.0, 0.0, 0.5, 1.3]),
+                    allowed_length: self.below(4),
+                    penalty_last_n: self.one_of(&[None, None, Some(0), Some(5)]),
+                    ..Dry::default()
+                },
                 repetition_penalty: self.one_of(&[1.0, 1.0, 1.3, 0.8]),
                 frequency_penalty: self.one_of(&[0.0, 0.0, 0.7, -0.4, 2.0]),
                 presence_penalty: self.one_of(&[0.0, 0.0, 1.1, -1.5]),
@@ -70,6 +82,7 @@ impl Draws {
             randomness: KeyedRandomness { seed: 5, sample: 0 },
             verification: self.one_of(&[Verification::Rejection, Verification::Coupled]),
             constraint: self.constraint(vocab_size),
+            dry_breakers: (*self.one_of(&[&[][..], &[vec![0, 7 % vocab_size as TokenId]]])).into(),
         }
     }
 }
@@ -134,6 +147,10 @@ fn check(draws: &mut Draws, len: usize) {
                 top_k: 0,
                 top_p: 1.0,
                 min_p: 0.0,
+                typical_p: 1.0,
+                top_n_sigma: 0.0,
+                xtc_probability: 0.0,
+                dynatemp_range: 0.0,
                 ..sampling.options.clone()
             },
             ..sampling.clone()

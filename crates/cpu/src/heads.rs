@@ -3,9 +3,8 @@
 use crate::block_heads::BlockHeadWeights;
 use crate::kernels::{Activations, PackedMatrix, divide, exp, linear, soft_cap};
 use crate::team::Team;
-use crate::tensor_parallel::Share;
 use crate::transformer::Transformer;
-use crate::weights::{WeightPacker, Weights};
+use crate::weights::{CorePart, WeightPacker, Weights};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     DraftHeads, FeatureSource, HeadTensor, LoadError, MatrixTypes, ModelTypes, Speculator,
@@ -109,7 +108,7 @@ pub enum SpeculatorWeights {
 }
 
 impl SpeculatorWeights {
-    /// Returns the memory that a drafter needs at least, in bytes, as [`Weights::least_memory`]
+    /// Returns the memory that a drafter needs at least, in bytes, as [`CorePart::least_memory`]
     /// does.
     ///
     /// # Errors
@@ -117,7 +116,7 @@ impl SpeculatorWeights {
     pub fn least_memory(speculator: &Speculator, types: ModelTypes) -> Result<usize, LoadError> {
         match speculator.architecture()? {
             SpeculatorArchitecture::Layers(layers) => {
-                let bytes = Weights::least_memory(&layers, speculator, types, Share::WHOLE)?;
+                let bytes = CorePart::Whole.least_memory(&layers, speculator, types)?;
                 let of_heads = match speculator.block_heads()? {
                     Some(heads) => BlockHeadWeights::least_memory(&heads, speculator, types)?,
                     None => 0,
@@ -128,7 +127,7 @@ impl SpeculatorWeights {
                 let matrix_types = MatrixTypes::of_heads(types.weights, &heads, speculator)?;
                 let packer = WeightPacker { source: speculator, types: matrix_types, part: None };
                 let prefix = match &heads.prefix {
-                    Some(layer) => Weights::least_memory(layer, speculator, types, Share::WHOLE)?,
+                    Some(layer) => CorePart::Whole.least_memory(layer, speculator, types)?,
                     None => 0,
                 };
                 heads.tensors().try_fold(prefix, |sum, tensor| match tensor {

@@ -37,4 +37,4 @@ pub use tensor_parallel::{
     TensorParallelModel, ThreadExchange,
 };
 pub use transformer::{GroupParallelism, Transformer};
-pub use weights::Weights;
+pub use weights::{CorePart, Weights};

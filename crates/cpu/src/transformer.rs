@@ -2,33 +2,31 @@
 
 mod attention_block;
 mod block_convs;
+mod inputs;
 mod latent_block;
 mod mlp_block;
 mod observed;
+mod own_inputs;
 mod routing;
+mod rows;
 
 pub use attention_block::GroupParallelism;
 pub(crate) use observed::{Observed, STATES};
 
 use crate::cpu_pages::CpuPages;
-use crate::kernels::{
-    Activations, Isa, NormWeights, TreeMask, activate, add_scaled, divide, linear, norm_parts,
-    norm_rows, soft_cap,
-};
+use crate::kernels::{Activations, NormWeights, add_scaled, divide, linear, norm_rows, soft_cap};
 use crate::team::{SubTeams, Team};
 use crate::tensor_parallel::Members;
-use crate::weights::{PackedOwnInput, Weights};
+use crate::weights::Weights;
 use attention_block::{AttentionBlock, AttentionInput, Group};
 use block_convs::BlockConvs;
-use forerun_cache::StateStep;
-use forerun_core::{Node, TokenId};
-use forerun_formats::{Architecture, FeatureSource, Input, OwnInput};
+use forerun_formats::{Architecture, FeatureSource, Input};
 use forerun_lm::LayerOrder;
-use forerun_model::{
-    CacheOverflow, Cancelled, Forward, ForwardRest, Pass, PassError, PassOutput, RowFeature,
-    SequencePass,
-};
+use forerun_model::{CacheOverflow, Cancelled, Forward, ForwardRest, Pass, PassError, PassOutput};
+use inputs::Inputs;
 use mlp_block::{MlpBlock, Workers};
+use own_inputs::OwnInputs;
+use rows::{Rows, new_tokens};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,50 +52,20 @@ pub struct Transformer {
 struct Scratch {
     hidden: Vec<f32>,             // [rows, hidden]
     collected_features: Vec<f32>, // [numbers of layers, rows, hidden]
-    embeddings: Vec<f32>,         // [rows, hidden], if attention also reads embeddings (EAGLE-3)
-    fusion: FusionInputs,
+    inputs: Inputs,
     own_inputs: OwnInputs,
+    rows: Rows,
     normed: Vec<f32>,        // [rows, hidden]
     normed_output: Vec<f32>, // [rows, hidden], if what is added is normed
     delta: Vec<f32>,         // [rows, hidden]
     mlp: MlpBlock,
     mlp_convs: BlockConvs,
-    rope_tables: Vec<Vec<f32>>, // [position embeddings][rows, 2, head_dim/2]
-    logits: Vec<f32>,           // [output rows, vocab]
-    tree_mask: TreeMask,
-    /// The mask of layers whose rows see their whole block. Empty unless the pass is of blocks.
-    block_mask: TreeMask,
-    /// The index of each row in its block: `[rows]`, if the model drafts blocks.
-    block_rows: Vec<usize>,
-    steps: Vec<StateStep>, // [rows], if there are recurrent layers
+    logits: Vec<f32>, // [output rows, vocab]
     activations: Activations,
     /// One block for each layer of the largest group so far.
     blocks: Vec<AttentionBlock>,
     /// The keys and values of the pass that the cache cannot hold.
     overflows: Vec<CacheOverflow>,
-}
-
-/// The inputs that layers have next to the hidden state, and what is computed from them.
-#[derive(Default)]
-struct OwnInputs {
-    embeddings: Vec<f32>, // [rows, hidden]
-    inputs: Vec<f32>,     // [rows, layers, width]
-    stored: Vec<f32>,     // [layers, width]
-    gate: Vec<f32>,       // [rows, width]
-    gate_input: Vec<f32>, // [rows, 2, width]
-    gated: Vec<f32>,      // [rows, width]
-    activations: Activations,
-}
-
-/// The rows of the projection to the first layer's input.
-#[derive(Default)]
-struct FusionInputs {
-    inputs: Vec<f32>, // [fused rows, inputs]
-    /// The row of each input.
-    rows: Vec<usize>,
-    outputs: Vec<f32>, // [fused rows, hidden]
-    /// An embedding or a feature before its norm.
-    unnormed: Vec<f32>,
 }
 
 impl Transformer {
@@ -257,7 +225,7 @@ impl Transformer {
         self.prepare(pass, None);
         let Self { weights, team, scratch, .. } = self;
         let norm = weights.architecture().norm;
-        if let Some(context_norm) = &weights.context_norm {
+        if let Some(context_norm) = &weights.inputs.context_norm {
             scratch.normed.resize(scratch.hidden.len(), 0.0);
             norm_rows(team.isa(), norm, &scratch.hidden, context_norm, &mut scratch.normed);
             std::mem::swap(&mut scratch.hidden, &mut scratch.normed);
@@ -275,11 +243,7 @@ impl Transformer {
                 epsilon: weights.architecture().norm_epsilon,
                 hidden: &scratch.hidden,
                 embeddings: &[],
-                rope_tables: &scratch.rope_tables,
-                tree_mask: &scratch.tree_mask,
-                block_mask: &scratch.block_mask,
-                block_rows: &[],
-                steps: &[],
+                rows: &scratch.rows,
                 members: None,
             };
             let block = &mut scratch.blocks[0];
@@ -298,12 +262,11 @@ impl Transformer {
     /// hidden states that are read.
     pub(crate) fn finish(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) {
         let stores_normed = self.features == Some(FeatureSource::LastHidden);
-        let rows = self.scratch.tree_mask.rows();
         self.scratch.normed.resize(self.scratch.hidden.len(), 0.0);
         if stores_normed && let Some(features) = storage.features_mut() {
-            self.final_norm(0..rows, 0);
+            self.final_norm(0..self.scratch.rows.len(), 0);
             let size = self.hidden_size();
-            features.write(self.scratch.tree_mask.places(), 0, &self.scratch.normed, size);
+            features.write(self.scratch.rows.places(), 0, &self.scratch.normed, size);
         }
         // Gathers the output rows at the start of `normed`.
         let size = self.hidden_size();
@@ -367,235 +330,40 @@ impl Transformer {
         };
         for (part, _) in chosen.iter().enumerate().filter(|(_, after)| **after == layers) {
             let size = self.hidden_size();
-            let Scratch { tree_mask, hidden, .. } = &self.scratch;
-            features.write(tree_mask.places(), part, hidden, size);
+            let Scratch { rows, hidden, .. } = &self.scratch;
+            features.write(rows.places(), part, hidden, size);
         }
     }
 
-    /// Prepares the inputs, RoPE tables and tree mask of the pass's rows. `hidden` replaces the
-    /// inputs.
-    fn prepare(&mut self, pass: &Pass<'_>, hidden: Option<&[f32]>) {
+    /// Prepares the pass's rows and their inputs. The hidden states that `earlier` layers left
+    /// replace the inputs.
+    fn prepare(&mut self, pass: &Pass<'_>, earlier: Option<&[f32]>) {
         if let LayerOrder::Groups(groups) = pass.order {
             assert_eq!(groups.n_layers(), self.weights.n_layers(), "groups of all layers");
         }
-        let n_ropes = self.weights.ropes.len();
-        let Scratch {
-            hidden: inputs,
-            embeddings,
-            fusion,
-            rope_tables,
-            tree_mask,
-            block_mask,
-            block_rows,
-            steps,
-            overflows,
-            collected_features,
-            ..
-        } = &mut self.scratch;
-        rope_tables.resize_with(n_ropes, Vec::new);
-        rope_tables
-            .iter_mut()
-            .chain([&mut *inputs, embeddings, &mut fusion.inputs, collected_features])
-            .for_each(Vec::clear);
-        fusion.rows.clear();
-        tree_mask.clear();
-        block_mask.clear();
-        block_rows.clear();
-        steps.clear();
-        overflows.clear();
-        inputs.extend_from_slice(hidden.unwrap_or_default());
-        for sequence in pass.sequences {
-            let (held, tree) = (sequence.held(), sequence.tree);
-            let outputs = held..=tree.len();
-            assert!(outputs.contains(&sequence.first_output), "output rows must be new rows");
-            if hidden.is_none() {
-                self.add_inputs(&tree.tokens()[held..], sequence.features);
-            }
-            let first_slot = sequence.cache.prefix_len();
-            let depths = (held..tree.len()).map(|node| tree.depth(node));
-            let positions = depths.map(|depth| first_slot + depth - 1);
-            if hidden.is_none() {
-                self.add_positions(&positions);
-            }
-            self.add_rope_tables(&positions);
-            self.add_to_tree_mask(sequence, first_slot);
-            if self.weights.has_states() {
-                sequence.cache.add_state_steps(tree, &mut self.scratch.steps);
-            }
-        }
-        self.fuse();
-        if let Some(members) = &self.members {
-            let (size, vocabulary) = (self.hidden_size(), &self.weights.vocabulary);
-            let hidden = &mut self.scratch.hidden;
-            members.gather_tokens(hidden, size, vocabulary, &mut new_tokens(pass));
-        }
-        self.compute_own_inputs(pass);
-    }
-
-    /// Computes the inputs that layers have next to the hidden state, if they have any.
-    fn compute_own_inputs(&mut self, pass: &Pass<'_>) {
         let Self { weights, team, scratch, members, .. } = self;
-        let architecture = weights.architecture();
-        let (Some(packed), Some(OwnInput { width, .. })) =
-            (&weights.own_inputs, architecture.own_input())
-        else {
-            return;
-        };
-        let OwnInputs { embeddings, inputs, stored, activations, .. } = &mut scratch.own_inputs;
-        let tokens = || new_tokens(pass);
-        embeddings.clear();
-        tokens().for_each(|token| embed(weights, &[token], embeddings));
+        let Scratch { hidden, inputs, own_inputs, rows, overflows, collected_features, .. } =
+            scratch;
+        hidden.clear();
+        hidden.extend_from_slice(earlier.unwrap_or_default());
+        inputs.clear();
+        rows.clear();
+        overflows.clear();
+        collected_features.clear();
+        for sequence in pass.sequences {
+            let outputs = sequence.held()..=sequence.tree.len();
+            assert!(outputs.contains(&sequence.first_output), "output rows must be new rows");
+            if earlier.is_none() {
+                inputs.add(weights, team.isa(), sequence, hidden);
+            }
+            rows.add(weights, sequence);
+        }
+        inputs.fuse(weights, team, hidden);
         if let Some(members) = members {
-            let size = architecture.hidden_size;
-            members.gather_tokens(embeddings, size, &weights.vocabulary, &mut tokens());
+            let size = weights.architecture().hidden_size;
+            members.gather_tokens(hidden, size, &weights.vocabulary, &mut new_tokens(pass));
         }
-        let (rows, all) = (tokens().count(), architecture.own_inputs_width());
-        inputs.resize(rows * all, 0.0);
-        stored.resize(all, 0.0);
-        linear(team, embeddings, &packed.projection, activations, inputs);
-        let scale = 1.0 / (architecture.hidden_size as f32).sqrt();
-        let factor = (width as f32).sqrt();
-        for (row, token) in inputs.chunks_exact_mut(all).zip(tokens()) {
-            row.iter_mut().for_each(|x| *x *= scale);
-            let norm = (&packed.norm[..], width);
-            norm_parts(team.isa(), architecture.norm, row, norm, architecture.norm_epsilon);
-            packed.stored(token, stored);
-            for (x, stored) in row.iter_mut().zip(&*stored) {
-                *x = (*x + stored * factor) * std::f32::consts::FRAC_1_SQRT_2;
-            }
-        }
-    }
-
-    /// Adds the first layer's input rows of a sequence.
-    fn add_inputs(&mut self, tokens: &[TokenId], features: &[RowFeature<'_>]) {
-        let Self { weights, team, scratch, .. } = self;
-        let (isa, Scratch { hidden, embeddings, fusion, .. }) = (team.isa(), scratch);
-        let input = weights.architecture().input;
-        if input == Input::Embedding {
-            return embed(weights, tokens, hidden);
-        }
-        if matches!(input, Input::Block { .. }) && features.is_empty() {
-            return embed(weights, tokens, hidden);
-        }
-        assert_eq!(features.len(), tokens.len(), "a feature for each row");
-        let size = weights.architecture().hidden_size;
-        for (&token, &feature) in tokens.iter().zip(features) {
-            let values = match feature {
-                RowFeature::Target(values) | RowFeature::Predicted(values) => values,
-                RowFeature::Mask => weights.mask_feature(token),
-            };
-            let fused = match (input, feature) {
-                (Input::EmbeddingAndFeature, _) => {
-                    embed(weights, &[token], &mut fusion.inputs);
-                    true
-                }
-                (Input::NormedEmbeddingAndFeature, _) => {
-                    fusion.unnormed.clear();
-                    embed(weights, &[token], &mut fusion.unnormed);
-                    let norms = weights.embedding_norm.as_slice();
-                    extend_normed(weights, isa, norms, &fusion.unnormed, &mut fusion.inputs);
-                    true
-                }
-                (Input::Feature { .. }, _) => {
-                    embed(weights, &[token], embeddings);
-                    !matches!(feature, RowFeature::Predicted(_))
-                }
-                (Input::Block { .. }, _) => true,
-                (Input::EmbeddingPlusFeature { .. }, _) => true,
-                (Input::Embedding | Input::UnprojectedFeature, _) => false,
-            };
-            if fused {
-                let values = match (input, feature) {
-                    (Input::NormedEmbeddingAndFeature, RowFeature::Predicted(predicted)) => {
-                        fusion.unnormed.clear();
-                        let norms = weights.final_norm.as_slice();
-                        extend_normed(weights, isa, norms, predicted, &mut fusion.unnormed);
-                        &fusion.unnormed
-                    }
-                    _ => values,
-                };
-                extend_normed(weights, isa, &weights.feature_norms, values, &mut fusion.inputs);
-                fusion.rows.push(hidden.len() / size);
-                match input {
-                    Input::EmbeddingPlusFeature { .. } => embed(weights, &[token], hidden),
-                    _ => hidden.resize(hidden.len() + size, 0.0),
-                }
-            } else {
-                let normed = matches!(input, Input::Feature { normed_predictions: true, .. });
-                let norms = weights.final_norm.as_slice();
-                extend_normed(weights, isa, if normed { norms } else { &[] }, values, hidden);
-            }
-        }
-    }
-
-    /// Adds the embeddings of positions to the last rows, if the model has any.
-    fn add_positions(&mut self, positions: &(impl ExactSizeIterator<Item = usize> + Clone)) {
-        let Architecture { input, positions: table, .. } = self.weights.architecture();
-        if table.is_none() || *input != Input::Embedding {
-            return;
-        }
-        let size = self.hidden_size();
-        let hidden = &mut self.scratch.hidden;
-        let first = hidden.len() - positions.len() * size;
-        for (row, position) in hidden[first..].chunks_exact_mut(size).zip(positions.clone()) {
-            self.weights.add_position(position, row);
-        }
-    }
-
-    /// Projects the rows that need it to the first layer's input.
-    fn fuse(&mut self) {
-        let Self { weights, team, scratch, .. } = self;
-        let Scratch {
-            hidden, fusion: FusionInputs { inputs, rows, outputs, .. }, activations, ..
-        } = scratch;
-        let Some(matrix) = weights.fusion.as_ref().filter(|_| !rows.is_empty()) else { return };
-        let size = matrix.outputs();
-        outputs.resize(rows.len() * size, 0.0);
-        linear(team, inputs, matrix, activations, outputs);
-        for (row, output) in rows.iter().zip(outputs.chunks_exact(size)) {
-            let hidden = &mut hidden[row * size..][..size];
-            match weights.architecture().input {
-                Input::EmbeddingPlusFeature { scale, .. } => {
-                    hidden.iter_mut().zip(output).for_each(|(x, output)| *x += scale * output);
-                }
-                _ => hidden.copy_from_slice(output),
-            }
-        }
-    }
-
-    /// Adds a sequence's rows to the attention mask. Its tree's slots start at `first_slot`.
-    fn add_to_tree_mask(&mut self, sequence: &SequencePass<'_>, first_slot: usize) {
-        let tree = sequence.tree;
-        if matches!(self.weights.architecture().input, Input::Block { .. }) {
-            let block_mask = &mut self.scratch.block_mask;
-            block_mask.push_sequence(sequence.cache.table());
-            let slots = first_slot + sequence.held()..first_slot + tree.len();
-            slots.for_each(|slot| block_mask.push_of_block(slot, first_slot + tree.len()));
-            self.scratch.block_rows.extend(0..sequence.rows());
-        }
-        let tree_mask = &mut self.scratch.tree_mask;
-        tree_mask.push_sequence(sequence.cache.table());
-        // A node's ancestors and itself are the nodes `0..=node` exactly if its depth is
-        // `node + 1`.
-        let ends_chain = |node: Node| tree.depth(node) == node + 1;
-        for node in sequence.held()..tree.len() {
-            let mut upwards = std::iter::successors(Some(node), |&node| tree.parent(node));
-            let chain = upwards.clone().find(|&node| ends_chain(node)).map_or(0, |node| node + 1);
-            let rest = upwards.by_ref().take_while(|&node| !ends_chain(node));
-            let rest = rest.map(|node| first_slot + node);
-            tree_mask.push(first_slot + node, first_slot + chain, rest);
-        }
-    }
-
-    /// Adds the RoPE tables of rows at these positions.
-    fn add_rope_tables(&mut self, positions: &(impl ExactSizeIterator<Item = usize> + Clone)) {
-        for (rope, tables) in self.weights.ropes.iter().zip(&mut self.scratch.rope_tables) {
-            let (size, start) = (rope.table_len(), tables.len());
-            tables.resize(start + positions.len() * size, 0.0);
-            for (table, position) in tables[start..].chunks_exact_mut(size).zip(positions.clone()) {
-                rope.table(position, table);
-            }
-        }
+        own_inputs.compute((weights, team), members.as_ref(), pass);
     }
 
     /// Computes the first half of a group of layers (EasySpec, algorithm 2): the attention of all
@@ -603,29 +371,14 @@ impl Transformer {
     /// values.
     fn attention_blocks(&mut self, layers: Range<usize>, storage: &mut CpuPages) {
         let Self { weights, team, scratch, sub_teams, group_parallelism, members, .. } = self;
-        let Scratch {
-            blocks,
-            hidden,
-            embeddings,
-            rope_tables,
-            tree_mask,
-            block_mask,
-            block_rows,
-            steps,
-            overflows,
-            ..
-        } = scratch;
+        let Scratch { blocks, hidden, inputs, rows, overflows, .. } = scratch;
         let input = AttentionInput {
             ropes: &weights.ropes,
             norm: weights.architecture().norm,
             epsilon: weights.architecture().norm_epsilon,
             hidden,
-            embeddings,
-            rope_tables,
-            tree_mask,
-            block_mask,
-            block_rows,
-            steps,
+            embeddings: inputs.embeddings(),
+            rows,
             members: members.as_ref(),
         };
         if blocks.len() < layers.len() {
@@ -662,13 +415,13 @@ impl Transformer {
             blocks,
             mlp,
             mlp_convs,
-            block_rows,
+            rows,
             own_inputs,
             ..
         } = scratch;
         normed.resize(hidden.len(), 0.0);
         delta.resize(hidden.len(), 0.0);
-        blocks[index].start_residual(&weights.attention_norm, hidden);
+        blocks[index].start_residual(weights, hidden);
         let mut mlp_input = |hidden: &[f32]| match &weights.mlp_norm {
             Some(mlp_norm) => norm_rows(isa, norm, hidden, mlp_norm, normed),
             None => normed.copy_from_slice(hidden),
@@ -690,18 +443,20 @@ impl Transformer {
         if !weights.mlp_is_before_attention {
             mlp_input(hidden);
         }
+        if weights.post_norm {
+            hidden.copy_from_slice(normed);
+        }
         if let Some(conv) = &weights.mlp_conv {
-            mlp_convs.before(team, conv, block_rows, normed);
+            mlp_convs.before(team, conv, rows.in_blocks(), normed);
         }
         let workers = Workers { team, members: members.as_ref(), widths: &weights.widths };
         mlp.run(workers, (weights.mlp.as_ref(), weights.experts.as_ref()), (hidden, normed), delta);
         if let Some(conv) = &weights.mlp_conv {
-            mlp_convs.after(team, conv, block_rows, delta);
+            mlp_convs.after(team, conv, rows.in_blocks(), delta);
         }
         add(hidden, delta, &weights.mlp_output_norm);
         if let Some(own) = &weights.own_input {
-            own_inputs.gate(team, own, layer, hidden);
-            linear(team, &own_inputs.gated, &own.up, &mut own_inputs.activations, delta);
+            own_inputs.project(team, own, layer, hidden, delta);
             norm_rows(isa, norm, delta, &own.norm, normed);
             add_scaled(isa, hidden, normed, factors.residual);
         }
@@ -744,59 +499,8 @@ impl Transformer {
     }
 }
 
-impl OwnInputs {
-    /// Computes `gated = activation(gate(hidden)) · input`, with the inputs of a layer.
-    fn gate(&mut self, team: &Team, packed: &PackedOwnInput, layer: usize, hidden: &[f32]) {
-        let Self { inputs, gate, gate_input, gated, activations, .. } = self;
-        let width = packed.gate.outputs();
-        let rows = hidden.len() / packed.gate.inputs();
-        let stride = inputs.len() / rows.max(1);
-        gate.resize(rows * width, 0.0);
-        linear(team, hidden, &packed.gate, activations, gate);
-        gate_input.clear();
-        for (gate, inputs) in gate.chunks_exact(width).zip(inputs.chunks_exact(stride.max(1))) {
-            gate_input.extend_from_slice(gate);
-            gate_input.extend_from_slice(&inputs[layer * width..][..width]);
-        }
-        gated.resize(rows * width, 0.0);
-        activate(team, &packed.shape, gate_input, gated);
-    }
-}
-
-/// Returns the tokens of the new rows of all sequences.
-fn new_tokens(pass: &Pass<'_>) -> impl Iterator<Item = TokenId> {
-    let sequences = pass.sequences.iter();
-    sequences.flat_map(|sequence| sequence.tree.tokens()[sequence.held()..].iter().copied())
-}
-
 /// Returns whether a pass only adds the context of blocks: its rows have features.
 fn is_of_context(architecture: &Architecture, pass: &Pass<'_>) -> bool {
     let has_features = pass.sequences.iter().any(|sequence| !sequence.features.is_empty());
     matches!(architecture.input, Input::Block { .. }) && has_features
-}
-
-/// Appends a row to `rows`: with a norm of each of its parts, or as it is if there are no `norms`.
-fn extend_normed(
-    weights: &Weights,
-    isa: Isa,
-    norms: &[NormWeights], // [parts][part width]
-    row: &[f32],
-    rows: &mut Vec<f32>,
-) {
-    let start = rows.len();
-    rows.extend_from_slice(row);
-    let Some(width) = norms.first().map(|norm| norm.weight.len()) else { return };
-    let parts = row.chunks_exact(width).zip(rows[start..].chunks_exact_mut(width));
-    for ((part, out), norm) in parts.zip(norms) {
-        norm_rows(isa, weights.architecture().norm, part, norm, out);
-    }
-}
-
-/// Appends the embeddings of tokens to `rows`.
-fn embed(weights: &Weights, tokens: &[TokenId], rows: &mut Vec<f32>) {
-    let (size, start) = (weights.architecture().hidden_size, rows.len());
-    rows.resize(start + tokens.len() * size, 0.0);
-    for (row, &token) in rows[start..].chunks_exact_mut(size).zip(tokens) {
-        weights.embed(token, row);
-    }
 }

@@ -4,6 +4,7 @@
 
 mod batches;
 mod device;
+mod encoders;
 mod features;
 mod hybrids;
 mod layer_groups;

@@ -9,7 +9,7 @@ use forerun_cache::PageStorage;
 use forerun_core::testing::is_complete;
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::{
-    ExchangeError, Share, Stage, StageFollower, StagedModel, Team, ThreadExchange, Transformer,
+    CorePart, ExchangeError, Stage, StageFollower, StagedModel, Team, ThreadExchange, Transformer,
     Weights,
 };
 use forerun_formats::checkpoint::random::{example_config, example_families, scale_tensor};
@@ -65,7 +65,7 @@ impl Pipeline {
     ) -> Result<Self, LoadError> {
         let load = |member| {
             let stage = Stage::of_member(member, stages);
-            Ok(Arc::new(Weights::load_stage(checkpoint, types, stage, &mut |_| ())?))
+            load_stage(checkpoint, types, stage).map(Arc::new)
         };
         let weights = (0..stages).map(load).collect::<Result<Vec<_>, LoadError>>()?;
         let exchange = |(member, exchange)| {
@@ -302,6 +302,15 @@ fn an_overflow_in_any_stage_is_reported() {
     }
 }
 
+fn load_stage(
+    checkpoint: &Checkpoint,
+    types: ModelTypes,
+    stage: Stage,
+) -> Result<Weights, LoadError> {
+    let architecture = checkpoint.architecture().clone();
+    Weights::load_part(CorePart::Stage(stage), architecture, checkpoint, types, &mut |_| ())
+}
+
 /// Stages have a part of the weights and of the cache each, and the budget of the caches counts
 /// all.
 #[test]
@@ -312,19 +321,19 @@ fn stages_have_the_memory_of_their_layers() {
     let whole = Weights::load(&checkpoint).unwrap();
     let head = config.vocab_size * config.hidden_size * size_of::<f32>();
     let stage = |number| Stage::new(number, 3);
-    let load =
-        |number| Weights::load_stage(&checkpoint, types, stage(number), &mut |_| ()).unwrap();
+    let load = |number| load_stage(&checkpoint, types, stage(number)).unwrap();
     let stages: Vec<Weights> = (0..3).map(load).collect();
     let bytes: usize = stages.iter().map(Weights::bytes).sum();
     // The first and the last stage have the embedding, which is the head.
     assert!(bytes.abs_diff(whole.bytes() + head) <= head / 8, "{bytes} {}", whole.bytes());
     assert_eq!(stages.iter().map(|stage| stage.packed_layers().len()).sum::<usize>(), 6);
     let architecture = checkpoint.architecture();
-    let least = |number| Weights::least_memory_of_stage(&checkpoint, types, stage(number)).unwrap();
+    let least_of = |part: CorePart| part.least_memory(architecture, &checkpoint, types).unwrap();
+    let least = |number| least_of(CorePart::Stage(stage(number)));
     for (number, stage) in stages.iter().enumerate() {
         assert!(least(number) >= stage.bytes() && least(number) < stage.bytes() * 5 / 4);
     }
-    let all = Weights::least_memory(architecture, &checkpoint, types, Share::WHOLE).unwrap();
+    let all = least_of(CorePart::Whole);
     assert!((0..3).all(|number| least(number) < all));
     let exchange = ThreadExchange::group(3).remove(0);
     let team = Arc::new(Team::single_thread());
@@ -351,8 +360,9 @@ fn the_largest_stage_is_as_small_as_possible() {
         let types = ModelTypes::default();
         let load = |number, stages| {
             let stage = Stage::new(number, stages);
-            let weights = Weights::load_stage(&checkpoint, types, stage, &mut |_| ()).unwrap();
-            let layers = Weights::layers_of_stage(&checkpoint, types, stage).unwrap();
+            let weights = load_stage(&checkpoint, types, stage).unwrap();
+            let layers = CorePart::Stage(stage);
+            let layers = layers.layers(checkpoint.architecture(), &checkpoint, types).unwrap();
             assert_eq!(weights.packed_layers(), layers);
             weights.bytes()
         };

@@ -6,7 +6,7 @@ use forerun_cache::PageStorage;
 use forerun_core::testing::is_complete;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{
-    Exchange, ExchangeError, Recipients, Share, Take, Team, TensorParallelFollower,
+    CorePart, Exchange, ExchangeError, Recipients, Share, Take, Team, TensorParallelFollower,
     TensorParallelModel, ThreadExchange, Transformer, Weights,
 };
 use forerun_formats::checkpoint::random::{
@@ -150,8 +150,10 @@ impl Group {
         disturbance: impl Fn(usize) -> Disturbance,
     ) -> Self {
         let load = |member| {
-            let share = Share::new(member, members);
-            Arc::new(Weights::load_share(checkpoint, types, share, &mut |_| ()).unwrap())
+            let share = CorePart::Share(Share::new(member, members));
+            let architecture = checkpoint.architecture().clone();
+            let weights = Weights::load_part(share, architecture, checkpoint, types, &mut |_| ());
+            Arc::new(weights.unwrap())
         };
         let mut exchanges = ThreadExchange::group(members).into_iter().enumerate();
         let mut exchange = || {

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut loader = Loader::new().sharing_weights();
     let request = Request { max_tokens: 64, ignore_eos: true, ..Request::default() };
     for method in METHODS {
-        let plan = Plan::new(Options { method: Some(method), ..options.clone() })?;
+        let plan = Plan::new(Options { method: Some(method.into()), ..options.clone() })?;
         let engine = Engine::open_with(&plan, &mut loader)?;
         // The first answer learns the length of drafts.
         engine.complete(PROMPTS[0], &request)?;

@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let plain = answer(None)?;
     let bigrams = DrafterKind::own("bigrams", || Box::new(Bigrams::default()));
-    let drafted = answer(Some(bigrams))?;
+    let drafted = answer(Some(bigrams.into()))?;
     assert_eq!(drafted.tokens, plain.tokens, "a drafter never changes the text");
     println!("{}\nplain:   {}\nbigrams: {}", plain.text, plain.summary(), drafted.summary());
     Ok(())

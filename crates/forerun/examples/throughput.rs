@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let options = Options {
             model: source.clone(),
             draft_model: drafter.clone().map(ModelSource::from),
-            method: Some(method),
+            method: Some(method.into()),
             weight_type: Some(weight_type.into()),
             ..Options::default()
         };

@@ -2,10 +2,9 @@
 
 use crate::answer::Answer;
 use crate::engine::{Continuation, Engine};
-use crate::engine_method::MethodError;
 use crate::error::ForerunError;
 use crate::model_source::ModelSource;
-use crate::plan::Method;
+use crate::plan::{Method, PlanError};
 use crate::request::Request;
 use forerun_core::TokenId;
 use forerun_decode::Finish;
@@ -158,10 +157,8 @@ impl<'a> Chat<'a> {
     /// method does not draft.
     ///
     /// # Errors
-    /// If the method needs a drafter and the engine has none, if it needs chains and the engine
-    /// drafts trees, or if it drafts ahead of the target and the drafter depends on the target's
-    /// last pass.
-    pub fn set_method(&mut self, method: Method) -> Result<(), MethodError> {
+    /// As [`Engine::check_method`].
+    pub fn set_method(&mut self, method: Method) -> Result<(), PlanError> {
         self.engine.check_method(method)?;
         self.continuation.method = method;
         Ok(())

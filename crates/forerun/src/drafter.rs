@@ -5,7 +5,7 @@ use crate::drafter_builders::{self, UnsuitableModel, UseWeights};
 use crate::drafter_parts::{DraftModel, DrafterDevice, DrafterParts, Site};
 use crate::error::ForerunError;
 use crate::loader::{Loader, SpeculatorKey};
-use crate::memory::{self, CorePart};
+use crate::memory;
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::placed_weights::PlacedWeights;
@@ -13,7 +13,7 @@ use crate::plan::{Plan, TYPICAL_RATIO};
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, Role};
-use forerun_cpu::{BlockHeadWeights, SpeculatorWeights, Weights};
+use forerun_cpu::{BlockHeadWeights, CorePart, SpeculatorWeights, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::TwoDeviceDrafter;
 use forerun_formats::{
@@ -85,9 +85,20 @@ impl<'p> OpenDrafter<'p> {
         target: &OpenModel,
         loader: &mut Loader<'_>,
     ) -> Result<Vec<Self>, ForerunError> {
+        let only_embeds =
+            |model: &OpenModel, name: &ModelSource| match model.checkpoint.config().pooling {
+                Some(_) => Err(ForerunError::OnlyEmbeddings { model: name.clone() }),
+                None => Ok(()),
+            };
+        if !plan.drafters_with_models().is_empty() {
+            only_embeds(target, plan.model())?;
+        }
         let open = |(group, (index, name)): (usize, (usize, &'p ModelSource))| {
             let kind = if index == 0 { plan.drafter() } else { DrafterKind::Model };
             let checkpoint = DrafterCheckpoint::open(plan, (name, kind), target, loader)?;
+            if let DrafterCheckpoint::Model { model, .. } = &checkpoint {
+                only_embeds(model, name)?;
+            }
             let gpu = plan.placement().gpu_of(Role::Drafter(group));
             let groups = plan.placement().drafter(group);
             let has_several_ranks = |groups: &&DeviceGroups| {
@@ -458,7 +469,7 @@ mod tests {
         let plan = Plan::new(Options {
             model: target.into(),
             draft_model: Some(drafter.into()),
-            drafter: Some(DrafterKind::Eagle),
+            drafter: Some(DrafterKind::Eagle.into()),
             placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
             ..Options::default()
         });

@@ -21,7 +21,7 @@ use forerun_core::trace::Trace;
 use forerun_decode::{AnswerDecoder, DraftPattern};
 use forerun_formats::Config;
 use forerun_runtime::{ClusterHandle, Runtime, Workers};
-use forerun_text::{GrammarCompiler, Tokenizer};
+use forerun_text::{GrammarCompiler, SequenceBreakers, Tokenizer};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -63,6 +63,7 @@ pub struct Engine {
     config: Config,
     tokenizer: Arc<Tokenizer>,
     grammars: Arc<GrammarCompiler>,
+    breakers: SequenceBreakers,
     translates: bool,
     drafter_context: DrafterContext,
     reads_features: bool,

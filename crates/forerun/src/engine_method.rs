@@ -1,35 +1,11 @@
 //! Methods other than that of the plan.
 
 use crate::engine::Engine;
-use crate::plan::{DraftTokens, Lookup, Method, Options, Tree, drafts};
+use crate::plan::method::check_drafter;
+use crate::plan::{DraftTokens, Lookup, Method, PlanError, Tree, drafts};
 use crate::registry::DrafterKind;
 use crate::request::{Request, RequestError};
 use forerun_core::{DraftShape, Need};
-
-/// Why an engine cannot use a method.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MethodError {
-    /// The method needs a drafter, and the engine has none.
-    #[error(
-        "the method {0} needs a drafter: restart with `draft_model` or with `drafter = prompt-lookup`"
-    )]
-    NoDrafter(Method),
-    /// The method drafts chains, and the engine was opened for trees.
-    #[error("the method {0} drafts chains: restart without `tree`")]
-    ChainsOnly(Method),
-    /// The method drafts ahead of the target, but the drafter depends on the target's last pass.
-    #[error(
-        "the drafter depends on the target's last pass, which the method {0} does not wait for: keep \
-         the method speculative, or restart with a drafter that reads only tokens"
-    )]
-    NeedsFeatures(Method),
-    /// A lookup needs a method with whole drafts, and this one has none.
-    #[error(
-        "`lookup` works with the methods speculative and ssd only, not with {0}: use one of them, or restart without \
-         `lookup`"
-    )]
-    Lookup(Method),
-}
 
 impl Engine {
     /// Returns the shape of one answer's drafts ([`Request::draft_tokens`] and [`Request::tree`]);
@@ -78,8 +54,7 @@ impl Engine {
         }
         let drafter = self.plan().drafter();
         let draft_tokens = request.draft_tokens.map_or(DraftTokens::Auto, DraftTokens::Fixed);
-        let options = Options { draft_tokens, tree: request.tree.clone(), ..Options::default() };
-        let drafts = drafts::drafts(&options, drafter);
+        let drafts = drafts::drafts(draft_tokens, &request.tree, drafter);
         drafts.map(|drafts| drafts.shape).map_err(|error| refused(error.to_string()))
     }
 
@@ -87,32 +62,33 @@ impl Engine {
     /// models. A drafter's device is idle while a method does not draft.
     ///
     /// # Errors
-    /// If the method needs a drafter and the engine has none, if it needs chains and the engine
-    /// drafts trees, if it drafts ahead of the target and the drafter depends on the target's last
-    /// pass, or if it has no whole drafts and the engine has a lookup.
-    pub fn check_method(&self, method: Method) -> Result<(), MethodError> {
-        let drafter = self.plan().drafter();
+    /// If the method needs a drafter and the engine has none, or does not offer what the engine's
+    /// drafter, tree or lookup needs.
+    pub fn check_method(&self, method: Method) -> Result<(), PlanError> {
+        let (plan, drafter) = (self.plan(), self.plan().drafter());
         if !method.drafts() {
             return Ok(());
         }
         if drafter == DrafterKind::None {
-            return Err(MethodError::NoDrafter(method));
+            return Err(PlanError::NoDrafter(method));
         }
-        let drafts_ahead = drafter.needs(Need::Features) && !drafter.needs(Need::VerifiedPrefix);
-        let is_offered =
-            method.offers(Need::Features) && (drafts_ahead || method.offers(Need::VerifiedPrefix));
-        let reads_features = self.reads_features() && !is_offered;
-        let learns = drafter.needs(Need::Feedback) && !method.offers(Need::Feedback);
-        if reads_features || learns {
-            return Err(MethodError::NeedsFeatures(method));
+        check_drafter(drafter, method)?;
+        // Checkpoints of one kind of drafter may differ in what they read.
+        let need = match drafter.needs(Need::Features) {
+            true => Need::Features,
+            false => Need::VerifiedPrefix,
+        };
+        if self.reads_features() && !method.offers(need) {
+            let drafter = format_args!("the drafter {drafter}");
+            return Err(PlanError::drafter_needs(drafter, need, method));
         }
-        if self.plan().lookup() != Lookup::None && !method.offers(Need::WholeDrafts) {
-            return Err(MethodError::Lookup(method));
-        }
-        let is_chain = matches!(self.plan().shape(), DraftShape::Chain { .. });
+        let is_chain = matches!(plan.shape(), DraftShape::Chain { .. });
         if !is_chain && !method.offers(Need::Trees) {
-            return Err(MethodError::ChainsOnly(method));
+            return Err(PlanError::chains_only(method));
         }
-        Ok(())
+        match plan.lookup() == Lookup::None || method.offers(Need::WholeDrafts) {
+            true => Ok(()),
+            false => Err(PlanError::no_whole_drafts(method)),
+        }
     }
 }

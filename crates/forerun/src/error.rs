@@ -264,17 +264,34 @@ pub enum ForerunError {
         /// The target.
         model: ModelSource,
     },
-    /// A text to be scored is longer than the context.
+    /// A text to be scored or embedded is too long.
     #[error(
-        "the text has {tokens} tokens, but the model {model} has a context of {context}: score at most {} tokens at \
-         a time", context + 1
+        "the text has {tokens} tokens, but the context of the model {model} has room for {context}: shorten or split it"
     )]
     TextTooLong {
         /// The number of the text's tokens.
         tokens: usize,
-        /// The model's context length in tokens.
+        /// The most tokens of a text.
         context: usize,
         /// The target.
+        model: ModelSource,
+    },
+    /// A model that generates text is asked for embeddings.
+    #[error(
+        "the model {model} generates text and gives no embeddings: choose a model for embeddings, such as all-MiniLM-L6-v2 \
+         or Qwen3-Embedding"
+    )]
+    NoEmbeddings {
+        /// The model.
+        model: ModelSource,
+    },
+    /// A model for embeddings is asked to generate text, or to draft it.
+    #[error(
+        "the model {model} gives embeddings of texts and generates none: choose another model, or ask for embeddings \
+         (`embed`)"
+    )]
+    OnlyEmbeddings {
+        /// The model.
         model: ModelSource,
     },
     /// Decoding failed. The text that was streamed before is the target's nonetheless.

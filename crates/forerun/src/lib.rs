@@ -44,6 +44,7 @@ mod drafter_builders;
 mod drafter_context;
 mod drafter_parts;
 mod easyspec;
+mod embeddings;
 mod engine;
 mod engine_method;
 mod error;
@@ -71,7 +72,6 @@ pub use chat::{Chat, ChatError, Reply};
 pub use demonstration::RandomPair;
 pub use easyspec::LayerStrategy;
 pub use engine::{Canceller, Engine};
-pub use engine_method::MethodError;
 pub use error::ForerunError;
 pub use forerun_core::{SamplingOptions, TokenId, TokenLogprob, UnknownValue, Verification};
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
@@ -84,7 +84,10 @@ pub use forerun_text as text;
 pub use forerun_text::{ChatTemplate, Grammar, Message};
 pub use loader::Loader;
 pub use model_source::ModelSource;
-pub use plan::{AdditionalDrafter, DraftTokens, Lookup, Method, Options, Plan, PlanError, Tree};
+pub use plan::{
+    AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, Method, MethodOptions, Options, Plan,
+    PlanError, Tree,
+};
 pub use progress::{Progress, Step};
 pub use registry::DrafterKind;
 pub use request::{Request, RequestError, VerificationChoice};
@@ -96,8 +99,9 @@ pub mod checkpoint {
     pub use crate::open_model::OpenModel;
     pub use forerun_formats::checkpoint::Dtype;
     pub use forerun_formats::{
-        BlockType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, ModelTypes,
-        RopeScaling, SpeculatorKind, SuggestedSampling, UnknownCacheType, UnknownWeightType,
+        BlockType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, ModelTypes, Pooling,
+        PoolingMode, RopeScaling, SpeculatorKind, SuggestedSampling, UnknownCacheType,
+        UnknownWeightType,
     };
 }
 
@@ -132,7 +136,7 @@ pub mod gpu {
 /// Methods of your own: decoders, and the options that they and their jobs get.
 pub mod method {
     pub use crate::decoding::AnswerDecoders;
-    pub use forerun_core::{Constraint, Need, Sampling, SamplingError};
+    pub use forerun_core::{Constraint, Dry, Need, Sampling, SamplingError};
     pub use forerun_decode::{
         AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
     };

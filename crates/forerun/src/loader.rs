@@ -3,12 +3,12 @@
 use crate::drafter::SharedPart;
 use crate::drafter_parts::DrafterParts;
 use crate::error::ForerunError;
-use crate::memory::{self, CorePart};
+use crate::memory;
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
 use crate::progress::{Progress, Step};
-use forerun_cpu::Weights;
+use forerun_cpu::{CorePart, Weights};
 use forerun_formats::{Checkpoint, MatrixTypes, ModelTypes};
 #[cfg(feature = "gpu")]
 use forerun_gpu::{GpuDevice, GpuLoadError, GpuWeights, LayerCount, LayerOptions};
@@ -236,8 +236,9 @@ impl<'a> Loader<'a> {
         if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.models.get(&key)) {
             return Ok(Arc::clone(weights));
         }
+        let architecture = checkpoint.architecture();
         let layers = match part {
-            CorePart::Stage(stage) => Weights::layers_of_stage(checkpoint, types, stage)?.len(),
+            CorePart::Stage(_) => part.layers(architecture, checkpoint, types)?.len(),
             _ => checkpoint.config().num_hidden_layers,
         };
         let weights = self.by_layer(model, checkpoint, (types, layers), |on_layer| {
@@ -248,19 +249,8 @@ impl<'a> Loader<'a> {
                 }
             };
             memory::check(memory::of_model(checkpoint, types, part)?)?;
-            let weights = match part {
-                CorePart::Whole => Weights::load_with(checkpoint, types, &mut on_layer)?,
-                CorePart::Share(share) => {
-                    Weights::load_share(checkpoint, types, share, &mut on_layer)?
-                }
-                CorePart::Stage(stage) => {
-                    Weights::load_stage(checkpoint, types, stage, &mut on_layer)?
-                }
-                CorePart::FromLayer(first) => {
-                    let architecture = checkpoint.architecture().clone();
-                    Weights::load_from_layer(first, architecture, checkpoint, types, &mut on_layer)?
-                }
-            };
+            let architecture = architecture.clone();
+            let weights = Weights::load_part(part, architecture, checkpoint, types, &mut on_layer)?;
             match flow {
                 ControlFlow::Continue(()) => Ok(Arc::new(weights)),
                 ControlFlow::Break(()) => Err(ForerunError::Cancelled),

@@ -5,7 +5,7 @@ use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::plan::{Method, Plan};
 use forerun_core::Role;
-use forerun_cpu::{Share, Stage, Weights};
+use forerun_cpu::CorePart;
 #[cfg(feature = "gpu")]
 use forerun_formats::SpeculatorArchitecture;
 use forerun_formats::{Architecture, Checkpoint, LoadError, ModelTypes, Speculator};
@@ -15,34 +15,13 @@ use forerun_runtime::{DeviceGroup, DeviceGroups, available_memory};
 /// Memory for activations, threads and everything else that is small, in bytes.
 const RESERVE: usize = 64 << 20;
 
-/// The part of a model that the cores of this process compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum CorePart {
-    /// The whole model.
-    Whole,
-    /// A share of each layer.
-    Share(Share),
-    /// Some consecutive layers.
-    Stage(Stage),
-    /// Everything but the layers before this one.
-    FromLayer(usize),
-}
-
 /// Returns the memory that a part of a model needs at least.
 pub(crate) fn of_model(
     checkpoint: &Checkpoint,
     types: ModelTypes,
     part: CorePart,
 ) -> Result<usize, LoadError> {
-    let architecture = checkpoint.architecture();
-    match part {
-        CorePart::Whole => Weights::least_memory(architecture, checkpoint, types, Share::WHOLE),
-        CorePart::Share(share) => Weights::least_memory(architecture, checkpoint, types, share),
-        CorePart::Stage(stage) => Weights::least_memory_of_stage(checkpoint, types, stage),
-        CorePart::FromLayer(first) => {
-            Weights::least_memory_from_layer(first, architecture, checkpoint, types)
-        }
-    }
+    part.least_memory(checkpoint.architecture(), checkpoint, types)
 }
 
 /// Returns the memory that a model's embedding and head need at least.
@@ -51,7 +30,7 @@ pub(crate) fn of_model_without_layers(
     types: ModelTypes,
 ) -> Result<usize, LoadError> {
     let ends = Architecture { layers: Vec::new(), ..checkpoint.architecture().clone() };
-    Weights::least_memory(&ends, checkpoint, types, Share::WHOLE)
+    CorePart::Whole.least_memory(&ends, checkpoint, types)
 }
 
 /// Returns the memory that a part of a target needs, which drafters share. A norm needs next to

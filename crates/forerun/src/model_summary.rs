@@ -2,8 +2,9 @@
 
 use crate::error::ForerunError;
 use crate::loader::Loader;
-use crate::memory::{self, CorePart};
+use crate::memory;
 use crate::model_source::ModelSource;
+use forerun_cpu::CorePart;
 use forerun_formats::{Config, MatrixTypes, ModelTypes, WeightTypes};
 use forerun_text::{ChatTemplate, ChatTemplateError};
 use std::fmt;

@@ -3,10 +3,8 @@
 mod cores;
 mod drafters;
 pub(crate) mod drafts;
-mod effects;
 mod error;
-mod lookup;
-mod method;
+pub(crate) mod method;
 mod options;
 #[cfg(test)]
 mod tests;
@@ -14,11 +12,10 @@ mod workers;
 
 pub(crate) use cores::TYPICAL_RATIO;
 pub use cores::typical_placement;
-pub use drafters::AdditionalDrafter;
-pub use drafts::{DraftTokens, Tree};
+pub use drafters::{AdditionalDrafter, DrafterOptions};
+pub use drafts::{DraftTokens, Lookup, Tree};
 pub use error::PlanError;
-pub use lookup::Lookup;
-pub use method::Method;
+pub use method::{Method, MethodOptions};
 pub use options::Options;
 pub use workers::{WorkerDescription, WorkerDevice, WorkerModel};
 
@@ -40,7 +37,7 @@ use forerun_runtime::{Placement, Topology};
 /// let plan = Plan::new(options.clone())?;
 /// assert_eq!(plan.method(), Method::Autoregressive);
 ///
-/// let options = Options { method: Some(Method::Pearl), ..options };
+/// let options = Options { method: Some(Method::Pearl.into()), ..options };
 /// let error = Plan::new(options).unwrap_err();
 /// assert!(error.to_string().starts_with("the method pearl needs a drafter: set `draft_model`"));
 /// # Ok::<(), forerun::PlanError>(())
@@ -96,8 +93,8 @@ impl Plan {
         let on_disk = options.draft_model.as_ref().and_then(ModelSource::path);
         let found = on_disk.and_then(|path| SpeculatorKind::of(path).ok()?);
         let (method, drafter) = drafters::method_and_drafter(&options, found)?;
-        let drafts = drafts::drafts(&options, drafter)?;
-        effects::check(&options, method, drafter)?;
+        let drafts = drafts::drafts(options.draft_tokens, options.tree(), drafter)?;
+        drafters::check_drafter_is_set(&options, method, drafter)?;
         let found = match drafter.is_in_target() {
             true => Some(SpeculatorKind::Mtp),
             false => found.filter(|&found| DrafterKind::of(found) == drafter),
@@ -106,7 +103,11 @@ impl Plan {
             method::check_layout(found, method)?;
         }
         method::check_needs(&options, method, drafter)?;
-        let lookup = lookup::lookup(&options, method, drafter)?;
+        let lookup = options.lookup();
+        let pearl = match options.method {
+            Some(MethodOptions::Pearl(pearl)) => pearl,
+            _ => PearlOptions::default(),
+        };
         let additional_drafters = drafters::additional_drafters(&options, method, drafter)?;
         let easyspec = drafters::easyspec(&options, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
@@ -126,8 +127,7 @@ impl Plan {
             true => Some(options.model.clone()),
             false => options.draft_model.filter(|_| drafter.has_model()),
         };
-        let Options { model, pearl, weight_type, cache_type, cache_bytes, context_length, .. } =
-            options;
+        let Options { model, weight_type, cache_type, cache_bytes, context_length, .. } = options;
         Ok(Self {
             model,
             draft_model,

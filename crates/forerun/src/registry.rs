@@ -279,7 +279,7 @@ impl DrafterKind {
     /// let length = 3;
     /// let repeat = DrafterKind::own("repeat", move || Box::new(Repeat { length }));
     /// let pair = RandomPair::make()?;
-    /// let options = Options { drafter: Some(repeat), ..Options::new(pair.target()) };
+    /// let options = Options { drafter: Some(repeat.into()), ..Options::new(pair.target()) };
     /// let answer = Engine::open(options)?.complete("Once upon", &Request::default())?;
     /// println!("{}", answer.summary());
     /// # Ok::<(), Box<dyn std::error::Error>>(())

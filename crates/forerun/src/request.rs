@@ -6,6 +6,7 @@ use forerun_core::{
 use forerun_formats::SuggestedSampling;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::plan::{Method, Tree};
 use forerun_core::UnknownValue;
@@ -260,6 +261,7 @@ impl Request {
             randomness: KeyedRandomness { seed: self.seed.unwrap_or_else(draw_seed), sample: 0 },
             verification,
             constraint: None,
+            dry_breakers: Arc::default(),
         };
         sampling.validate()?;
         Ok(sampling)

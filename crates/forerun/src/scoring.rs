@@ -55,9 +55,11 @@ impl Engine {
         let context = self.config().max_position_embeddings;
         // The last token is only predicted.
         if tokens.len() > context + 1 {
+            let (tokens, context) = (tokens.len(), context + 1);
             let model = self.plan().model().clone();
-            return Err(ForerunError::TextTooLong { tokens: tokens.len(), context, model });
+            return Err(ForerunError::TextTooLong { tokens, context, model });
         }
+        self.check_generates()?;
         let text = Text { sequence: self.new_sequence(), prompt_len: prompt.len(), tokens };
         let mut cluster = self.workers().cluster(canceller);
         let mut scores = Vec::with_capacity(continuation.len());

@@ -260,7 +260,7 @@ mod tests {
         let mut options = Options {
             model: "target".into(),
             draft_model: Some("drafter".into()),
-            method: Some(Method::Pearl),
+            method: Some(Method::Pearl.into()),
             ..Options::default()
         };
         change(&mut options);

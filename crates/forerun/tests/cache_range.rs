@@ -20,7 +20,7 @@ fn options(pair: &Pair, method: Method, weight_type: WeightType) -> Options {
     Options {
         model: pair.target.clone().into(),
         draft_model,
-        method: Some(method),
+        method: Some(method.into()),
         draft_tokens: DraftTokens::Fixed(3),
         placement: method.is_parallel().then(|| placement.parse().unwrap()),
         weight_type: Some(weight_type.into()),
@@ -73,7 +73,7 @@ fn answers_go_on_without_a_drafter_beyond_the_range_of_its_cache() {
     let expected = "the drafter's f16 key/value cache cannot hold a value of layer 0,";
     for method in [Method::Speculative, Method::Pearl, Method::Dsi] {
         let options = options(&pair, method, WeightType::Bf16);
-        let easyspec = Options { drafter: Some(DrafterKind::EasySpec), ..options.clone() };
+        let easyspec = Options { drafter: Some(DrafterKind::EasySpec.into()), ..options.clone() };
         for options in [options, easyspec] {
             let failure = failure(&pair, options);
             assert!(failure.starts_with("drafter 0 failed: "), "{method}: {failure}");
@@ -96,7 +96,7 @@ fn answers_go_on_without_a_drafter_on_features_beyond_the_range_of_its_cache() {
         scale_tensor(&path.join(file), keys, 1e7).unwrap();
         let options = Options {
             draft_model: Some(path.clone().into()),
-            drafter: Some(kind),
+            drafter: Some(kind.into()),
             ..options(&pair, Method::Speculative, WeightType::Bf16)
         };
         let failure = failure(&pair, options);

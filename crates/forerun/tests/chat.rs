@@ -5,7 +5,7 @@ use forerun::placement::available_cores;
 use forerun::trace::SpanKind;
 use forerun::{
     Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Engine, Finish, Lookup, Message,
-    Method, MethodError, Options, RandomPair, Reply, Request, TokenId,
+    Method, MethodOptions, Options, RandomPair, Reply, Request, TokenId, Tree,
 };
 use forerun_core::Need;
 use std::cell::Cell;
@@ -24,17 +24,17 @@ const TEMPLATE: &str = "\
 {{ '[assistant] ' }}";
 
 fn open(pair: &RandomPair) -> Engine {
-    open_with(pair, Lookup::None)
+    open_with(pair, None)
 }
 
-fn open_with(pair: &RandomPair, lookup: Lookup) -> Engine {
+fn open_with(pair: &RandomPair, method: Option<MethodOptions>) -> Engine {
     let core = available_cores()[0];
     let options = Options {
         model: pair.target().into(),
         draft_model: Some(pair.drafter().into()),
         placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared").parse().unwrap()),
         draft_tokens: DraftTokens::Fixed(3),
-        lookup,
+        method,
         ..Options::default()
     };
     Engine::open(options).unwrap()
@@ -91,12 +91,12 @@ fn answer_from_scratch(
 #[test]
 fn a_lookup_is_never_left_out_silently() {
     let pair = RandomPair::make().unwrap();
-    let (plain, with_lookup) = (open(&pair), open_with(&pair, Lookup::Suffix));
+    let lookup = MethodOptions::Speculative { tree: Tree::None, lookup: Lookup::Suffix };
+    let (plain, with_lookup) = (open(&pair), open_with(&pair, Some(lookup)));
     for method in Method::all() {
         assert_eq!(plain.check_method(method), Ok(()), "{method}");
         let has_place = !method.drafts() || method.offers(Need::WholeDrafts);
-        let expected = if has_place { Ok(()) } else { Err(MethodError::Lookup(method)) };
-        assert_eq!(with_lookup.check_method(method), expected, "{method}");
+        assert_eq!(with_lookup.check_method(method).is_ok(), has_place, "{method}");
     }
     let mut chat = Chat::new(&with_lookup, template(pair.target()));
     let error = chat.set_method(Method::Pearl).unwrap_err().to_string();

@@ -4,8 +4,8 @@
 use crate::common::Pair;
 use forerun::trace::SpanKind;
 use forerun::{
-    DraftTokens, DrafterKind, Engine, Finish, Method, Options, Request, SamplingOptions, TokenId,
-    Tree, Verification, VerificationChoice,
+    DraftTokens, DrafterKind, Engine, Finish, Lookup, Method, MethodOptions, Options, Request,
+    SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -15,31 +15,30 @@ const TOKENS: usize = 14;
 fn engines(pair: &Pair) -> Vec<Engine> {
     const MODEL: DrafterKind = DrafterKind::Model;
     const LOOKUP: DrafterKind = DrafterKind::PromptLookup;
-    let speculative = Method::Speculative;
+    let speculative = |tree| MethodOptions::Speculative { tree, lookup: Lookup::None };
+    let pearl = |options: &str| MethodOptions::Pearl(options.parse().unwrap());
     let cells = [
-        (Method::Autoregressive, DrafterKind::None, Tree::None, "eager"),
-        (speculative, MODEL, Tree::None, "eager"),
-        (speculative, MODEL, Tree::Top { width: 3, depth: Some(3), budget: Some(7) }, "eager"),
-        (speculative, MODEL, Tree::Sampled { branching: vec![2, 2, 1] }, "eager"),
-        (speculative, DrafterKind::Ouroboros, Tree::None, "eager"),
-        (speculative, LOOKUP, Tree::None, "eager"),
-        (Method::Pearl, MODEL, Tree::None, "eager"),
-        (Method::Pearl, MODEL, Tree::None, "paper"),
-        (Method::Pearl, MODEL, Tree::None, "paper,no-pre-verify"),
-        (Method::Pearl, MODEL, Tree::None, "paper,no-post-verify"),
-        (Method::Pearl, LOOKUP, Tree::None, "eager"),
-        (Method::Dsi, MODEL, Tree::None, "eager"),
-        (Method::Dsi, LOOKUP, Tree::None, "eager"),
+        (Method::Autoregressive.into(), DrafterKind::None),
+        (speculative(Tree::None), MODEL),
+        (speculative(Tree::Top { width: 3, depth: Some(3), budget: Some(7) }), MODEL),
+        (speculative(Tree::Sampled { branching: vec![2, 2, 1] }), MODEL),
+        (speculative(Tree::None), DrafterKind::Ouroboros),
+        (speculative(Tree::None), LOOKUP),
+        (pearl("eager"), MODEL),
+        (pearl("paper"), MODEL),
+        (pearl("paper,no-pre-verify"), MODEL),
+        (pearl("paper,no-post-verify"), MODEL),
+        (pearl("eager"), LOOKUP),
+        (Method::Dsi.into(), MODEL),
+        (Method::Dsi.into(), LOOKUP),
     ];
-    let engine = |(method, drafter, tree, pearl): (Method, DrafterKind, Tree, &str)| {
+    let engine = |(method, drafter): (MethodOptions, DrafterKind)| {
         let options = Options {
             model: pair.target.clone().into(),
             draft_model: drafter.has_model().then(|| pair.drafter.clone()).map(Into::into),
             method: Some(method),
-            drafter: Some(drafter),
+            drafter: Some(drafter.into()),
             draft_tokens: DraftTokens::Fixed(3),
-            tree,
-            pearl: pearl.parse().unwrap(),
             ..Options::default()
         };
         Engine::open(options).unwrap()
@@ -112,7 +111,7 @@ fn phrases_do_not_shorten_the_models_own_draft() {
         let options = Options {
             model: pair.target.clone().into(),
             draft_model: Some(pair.target.clone().into()),
-            drafter: Some(DrafterKind::Ouroboros),
+            drafter: Some(DrafterKind::Ouroboros.into()),
             draft_tokens,
             ..Options::default()
         };

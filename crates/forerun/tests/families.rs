@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 126] = [
+const FAMILIES: [&str; 140] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -36,6 +36,14 @@ const FAMILIES: [&str; 126] = [
     "deepseek-v3",
     "deepseek-v3-bias",
     "deepseek-v3-halves",
+    "deepseek-v3.2",
+    "deepseek-v3.2-bias",
+    "dots1",
+    "dots1-window",
+    "ernie4.5",
+    "ernie4.5-bias",
+    "ernie4.5-moe",
+    "ernie4.5-moe-bias",
     "falcon",
     "falcon-new",
     "falcon-one-norm",
@@ -54,6 +62,8 @@ const FAMILIES: [&str; 126] = [
     "gemma4-moe-bias",
     "gemma4-moe-inputs",
     "glm",
+    "glm-5",
+    "glm-5-groups",
     "glm-plain",
     "glm-whole",
     "glm4",
@@ -86,6 +96,8 @@ const FAMILIES: [&str; 126] = [
     "lfm2",
     "lfm2-adjusted",
     "lfm2-head",
+    "lfm2-moe",
+    "lfm2-moe-plain",
     "llama-bias",
     "llama-dynamic",
     "llama-linear",
@@ -94,6 +106,8 @@ const FAMILIES: [&str; 126] = [
     "llama-yarn-exact",
     "llama2",
     "llama3",
+    "minimax-m2",
+    "minimax-m2-three",
     "mistral",
     "mixtral",
     "mixtral-three",
@@ -249,11 +263,15 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 39] = [
+const CONVERTED: [&str; 46] = [
     "cohere-norm",
     "cohere2-bias",
     "deepseek-v2-lite",
     "deepseek-v3",
+    "deepseek-v3.2",
+    "dots1",
+    "ernie4.5",
+    "ernie4.5-moe",
     "falcon-new",
     "gemma2",
     "gemma3",
@@ -262,6 +280,7 @@ const CONVERTED: [&str; 39] = [
     "gemma4-moe",
     "gemma4-moe-inputs",
     "glm",
+    "glm-5",
     "glm4",
     "glm4-moe-group",
     "glm4-moe-lite",
@@ -273,6 +292,8 @@ const CONVERTED: [&str; 39] = [
     "granite4-dense",
     "granitemoe-bias",
     "lfm2",
+    "lfm2-moe",
+    "minimax-m2",
     "mixtral-tied",
     "olmo",
     "olmo2",
@@ -441,11 +462,15 @@ fn configurations_of_both_formats_are_understood() {
     assert_eq!(request.max_tokens, 7);
 }
 
-/// The language model of a Gemma 3, Gemma 4 or Qwen3.5 with images: its options are an object in
-/// `config.json`, its tensors have a prefix, and the tensors for images are not read.
+/// The language model of a Gemma 3, Gemma 4, Qwen3-VL or Qwen3.5 with images: its options are an
+/// object in `config.json`, its tensors have a prefix, and the tensors for images are not read.
 #[test]
 fn the_language_model_of_a_multimodal_checkpoint_agrees_with_the_peer() {
     let [gemma, qwen] = ["gemma3-linear", "qwen3.5"];
+    let [vl, unified] =
+        ["Qwen3VLForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"];
+    assert_multimodal("qwen3", "qwen3_vl", vl, "model.visual.blocks.0");
+    assert_multimodal("gemma4", "gemma4_unified", unified, "model.vision_embedder.patch_dense");
     assert_multimodal(gemma, "gemma3", "Gemma3ForConditionalGeneration", "vision_tower.encoder");
     let of_keys = "model.language_model.layers.4.self_attn.k_proj";
     for unread in ["model.audio_tower.layers.0", "model.embed_vision.embedding", of_keys] {
@@ -460,11 +485,7 @@ fn assert_multimodal(family: &str, model_type: &str, class: &str, of_images: &st
         let copy = tempfile::tempdir().unwrap();
         let config = fs::read(source.join("config.json")).unwrap();
         let text_config: Value = serde_json::from_slice(&config).unwrap();
-        let config = json!({
-            "architectures": [class], "model_type": model_type,
-            "eos_token_id": [1, 106], "text_config": text_config, "vision_config": {"hidden_size": 8},
-        });
-        fs::write(copy.path().join("config.json"), config.to_string()).unwrap();
+        write_multimodal_config(copy.path(), model_type, class, text_config);
         let bytes = fs::read(source.join("model.safetensors")).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let renamed = |name: &str| name.replacen("model.", prefix, 1);
@@ -478,52 +499,105 @@ fn assert_multimodal(family: &str, model_type: &str, class: &str, of_images: &st
     }
 }
 
+/// Writes the `config.json` of a model that also reads images.
+fn write_multimodal_config(folder: &Path, model_type: &str, class: &str, mut text_config: Value) {
+    text_config["model_type"] = json!(format!("{model_type}_text"));
+    text_config["architectures"] = Value::Null;
+    let config = json!({
+        "architectures": [class], "model_type": model_type,
+        "eos_token_id": [1, 106], "text_config": text_config, "vision_config": {"hidden_size": 8},
+    });
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+}
+
+/// Published files of Qwen3-VL's mixtures have the inputs of all experts first, and those of
+/// transformers 5 the outputs.
+#[test]
+fn the_language_model_of_a_qwen3_vl_with_experts_agrees_with_the_peer() {
+    let (family, class) = ("qwen3-moe", "Qwen3VLMoeForConditionalGeneration");
+    for inputs_first in [true, false] {
+        let (copy, source) = (tempfile::tempdir().unwrap(), folder().join(family));
+        let config = fs::read(source.join("config.json")).unwrap();
+        let text_config = serde_json::from_slice(&config).unwrap();
+        write_multimodal_config(copy.path(), "qwen3_vl_moe", class, text_config);
+        write_with_fused_experts(&source, copy.path(), inputs_first);
+        assert_reference(family, &Checkpoint::open(copy.path()).unwrap());
+    }
+}
+
 /// The form in which transformers 5 computes: `gate_up_proj` and `down_proj` of all experts of a
 /// layer.
 #[test]
 fn experts_may_be_stored_as_one_tensor() {
-    for family in ["deepseek-v2", "deepseek-v3", "glm4-moe", "olmoe", "qwen2-moe", "qwen3-moe"] {
+    let families = [
+        "deepseek-v2",
+        "deepseek-v3",
+        "dots1",
+        "ernie4.5-moe",
+        "glm-5",
+        "glm4-moe",
+        "olmoe",
+        "qwen2-moe",
+        "qwen3-moe",
+    ];
+    for family in families {
         let (copy, source) = (tempfile::tempdir().unwrap(), folder().join(family));
         fs::copy(source.join("config.json"), copy.path().join("config.json")).unwrap();
-        let bytes = fs::read(source.join("model.safetensors")).unwrap();
-        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let is_of_expert = |name: &str| name.contains(".mlp.experts.");
-        let mut all: Vec<(String, TensorView<'_>)> =
-            tensors.iter().map(|(name, view)| (name.to_owned(), view)).collect();
-        all.retain(|(name, _)| !is_of_expert(name));
-        let layers =
-            tensors.names().into_iter().filter_map(|name| name.split_once("experts.0.gate_proj"));
-        let mut fused = Vec::new();
-        for (layer, _) in layers {
-            for (name, parts) in
-                [("gate_up_proj", &["gate_proj", "up_proj"][..]), ("down_proj", &["down_proj"])]
-            {
-                let experts = (0..).map_while(|expert| {
-                    let part = |part: &&str| {
-                        tensors.tensor(&format!("{layer}experts.{expert}.{part}.weight")).ok()
-                    };
-                    parts.iter().map(part).collect::<Option<Vec<_>>>()
-                });
-                let experts: Vec<_> = experts.collect();
-                let [rows, columns] = experts[0][0].shape() else { panic!("a matrix") };
-                let shape = vec![experts.len(), parts.len() * rows, *columns];
-                let values = experts.iter().flatten().flat_map(|part| part.data().to_vec());
-                fused.push((
-                    format!("{layer}experts.{name}"),
-                    shape,
-                    experts[0][0].dtype(),
-                    values.collect::<Vec<u8>>(),
-                ));
-            }
-        }
-        assert!(!fused.is_empty());
-        for (name, shape, dtype, values) in &fused {
-            let view = TensorView::new(*dtype, shape.clone(), values).unwrap();
-            all.push((name.clone(), view));
-        }
-        safetensors::serialize_to_file(all, None, &copy.path().join("model.safetensors")).unwrap();
+        write_with_fused_experts(&source, copy.path(), false);
         assert_reference(family, &Checkpoint::open(copy.path()).unwrap());
     }
+}
+
+/// Writes the tensors of a checkpoint with those of all experts of a layer as one:
+/// `[experts, outputs, inputs]`, or with the inputs first.
+fn write_with_fused_experts(source: &Path, folder: &Path, inputs_first: bool) {
+    let bytes = fs::read(source.join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut all: Vec<(String, TensorView<'_>)> =
+        tensors.iter().map(|(name, view)| (name.to_owned(), view)).collect();
+    all.retain(|(name, _)| !name.contains(".mlp.experts."));
+    let layers =
+        tensors.names().into_iter().filter_map(|name| name.split_once("experts.0.gate_proj"));
+    let mut fused = Vec::new();
+    for (layer, _) in layers {
+        for (name, parts) in
+            [("gate_up_proj", &["gate_proj", "up_proj"][..]), ("down_proj", &["down_proj"])]
+        {
+            let experts = (0..).map_while(|expert| {
+                let part = |part: &&str| {
+                    tensors.tensor(&format!("{layer}experts.{expert}.{part}.weight")).ok()
+                };
+                parts.iter().map(part).collect::<Option<Vec<_>>>()
+            });
+            let experts: Vec<_> = experts.collect();
+            let [rows, columns] = *experts[0][0].shape() else { panic!("a matrix") };
+            let rows = parts.len() * rows;
+            let size = experts[0][0].dtype().bitsize() / 8;
+            let values = experts.iter().flat_map(|parts| {
+                let matrix: Vec<u8> = parts.iter().flat_map(TensorView::data).copied().collect();
+                let value = |index: usize| matrix[index * size..][..size].to_vec();
+                let order: Vec<usize> = match inputs_first {
+                    true => (0..columns)
+                        .flat_map(|column| (0..rows).map(move |row| row * columns + column))
+                        .collect(),
+                    false => (0..rows * columns).collect(),
+                };
+                order.into_iter().flat_map(value).collect::<Vec<u8>>()
+            });
+            let shape = match inputs_first {
+                true => vec![experts.len(), columns, rows],
+                false => vec![experts.len(), rows, columns],
+            };
+            let values: Vec<u8> = values.collect();
+            fused.push((format!("{layer}experts.{name}"), shape, experts[0][0].dtype(), values));
+        }
+    }
+    assert!(!fused.is_empty());
+    for (name, shape, dtype, values) in &fused {
+        let view = TensorView::new(*dtype, shape.clone(), values).unwrap();
+        all.push((name.clone(), view));
+    }
+    safetensors::serialize_to_file(all, None, &folder.join("model.safetensors")).unwrap();
 }
 
 /// The published GPT-2 is stored without the class's prefix, and with causal masks.

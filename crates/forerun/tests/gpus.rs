@@ -7,10 +7,12 @@
 
 #![cfg(feature = "gpu")]
 use crate::common::Pair;
+use forerun::draft::EasySpec;
 use forerun::gpu::GpuDevice;
 use forerun::{
-    Answer, DraftTokens, DrafterKind, Engine, ForerunError, LayerStrategy, Loader, Method, Options,
-    Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
+    Answer, DraftTokens, DrafterKind, DrafterOptions, Engine, ForerunError, LayerStrategy, Loader,
+    Lookup, Method, MethodOptions, Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree,
+    WeightType,
 };
 use forerun_core::testing::is_complete;
 use forerun_formats::checkpoint::random::{example_config, example_families, write_random_pair};
@@ -91,11 +93,14 @@ fn tokens(engine: &Engine) -> Vec<Vec<u32>> {
     answers(engine).into_iter().map(|answer| answer.tokens).collect()
 }
 
+fn tree() -> Option<MethodOptions> {
+    let tree = Tree::Top { width: 3, depth: Some(3), budget: Some(8) };
+    Some(MethodOptions::Speculative { tree, lookup: Lookup::None })
+}
+
 fn plain(pair: &RandomPair, device: &str) -> Vec<Vec<u32>> {
     let options = Options {
-        draft_model: None,
-        draft_tokens: DraftTokens::Auto,
-        method: Some(Method::Autoregressive),
+        method: Some(Method::Autoregressive.into()),
         ..options(pair, &format!("target={device}"))
     };
     tokens(&open(options).unwrap())
@@ -114,7 +119,7 @@ fn every_method_gives_the_targets_text_on_any_devices() {
             let shared = if drafter == target { ",shared" } else { "" };
             let placement = format!("drafter={drafter},target={target}{shared}");
             for method in [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd] {
-                let options = Options { method: Some(method), ..options(&pair, &placement) };
+                let options = Options { method: Some(method.into()), ..options(&pair, &placement) };
                 let is_wanted = |number| has(combination, number);
                 let answers = numbered_answers(&open(options).unwrap(), is_wanted);
                 assert!(answers.len() >= 2);
@@ -144,21 +149,20 @@ fn every_method_gives_the_text_of_a_split_target() {
     for drafter in ["gpu:0", "cpu:0"] {
         let placement = format!("drafter={drafter},target={target},shared");
         for method in [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd] {
-            let options = Options { method: Some(method), ..options(&pair, &placement) };
+            let options = Options { method: Some(method.into()), ..options(&pair, &placement) };
             let answers = answers(&open(options).unwrap());
             accepted += answers.iter().flat_map(|own| &own.statistics.accepted).sum::<u64>();
             let tokens: Vec<_> = answers.into_iter().map(|answer| answer.tokens).collect();
             assert_eq!(tokens, expected, "{method}, {placement}");
         }
-        let top = Tree::Top { width: 3, depth: Some(3), budget: Some(8) };
-        let tree = DraftTokens::Auto;
-        let tree = Options { draft_tokens: tree, tree: top, ..options(&pair, &placement) };
+        let draft_tokens = DraftTokens::Auto;
+        let tree = Options { draft_tokens, method: tree(), ..options(&pair, &placement) };
         assert_eq!(tokens(&open(tree).unwrap()), expected, "a tree, {placement}");
     }
     assert!(accepted > 50, "{accepted} draft tokens are accepted");
     // Two replicas on one GPU, with layers on the same cores.
     let replicas = format!("drafter=cpu:0,target={target},target={target},shared");
-    let dsi = Options { method: Some(Method::Dsi), ..options(&pair, &replicas) };
+    let dsi = Options { method: Some(Method::Dsi.into()), ..options(&pair, &replicas) };
     assert_eq!(tokens(&open(dsi).unwrap()), expected);
     // The number of layers as an option, with the default placement.
     let cores = Options { placement: None, threads: Some(1), ..options(&pair, "target=cpu:0") };
@@ -222,19 +226,19 @@ fn trees_and_layer_groups_give_the_targets_text() {
     let pair = RandomPair::make().unwrap();
     let expected = plain(&pair, "gpu:0");
     let on_gpu = || options(&pair, "drafter=gpu:0,target=gpu:0,shared");
-    let top = Tree::Top { width: 3, depth: Some(3), budget: Some(8) };
-    let tree = Options { draft_tokens: DraftTokens::Auto, tree: top, ..on_gpu() };
+    let tree = Options { draft_tokens: DraftTokens::Auto, method: tree(), ..on_gpu() };
     assert_eq!(tokens(&open(tree).unwrap()), expected);
     for layers in [1, 2] {
-        let easyspec = Options {
-            drafter: Some(DrafterKind::EasySpec),
-            layers: Some(LayerStrategy::Parallel(layers)),
-            ..on_gpu()
-        };
-        assert_eq!(tokens(&open(easyspec).unwrap()), expected, "{layers} layers at a time");
+        let easyspec = EasySpec { layers: LayerStrategy::Parallel(layers), ..EasySpec::default() };
+        let drafter = Some(DrafterOptions::EasySpec(easyspec));
+        assert_eq!(
+            tokens(&open(Options { drafter, ..on_gpu() }).unwrap()),
+            expected,
+            "{layers} layers at a time"
+        );
     }
     let lookup = Options {
-        drafter: Some(DrafterKind::PromptLookup),
+        drafter: Some(DrafterKind::PromptLookup.into()),
         draft_model: None,
         ..options(&pair, "target=gpu:0")
     };
@@ -258,12 +262,9 @@ fn check_family(config: &Config) {
     let pair = Pair::of_config(config);
     let options = |placement: &str, method: Method| Options {
         model: pair.target.clone().into(),
-        draft_model: (method != Method::Autoregressive).then(|| pair.drafter.clone().into()),
-        draft_tokens: match method == Method::Autoregressive {
-            true => DraftTokens::Auto,
-            false => DraftTokens::Fixed(3),
-        },
-        method: Some(method),
+        draft_model: Some(pair.drafter.clone().into()),
+        draft_tokens: DraftTokens::Fixed(3),
+        method: Some(method.into()),
         placement: Some(placement.parse().unwrap()),
         ..Options::default()
     };
@@ -328,7 +329,7 @@ fn dsi_uses_replicas_on_gpus() {
     }
     let pair = RandomPair::make().unwrap();
     let placement = "drafter=cpu:0,target=gpu:0,target=gpu:0,shared";
-    let dsi = Options { method: Some(Method::Dsi), ..options(&pair, placement) };
+    let dsi = Options { method: Some(Method::Dsi.into()), ..options(&pair, placement) };
     assert_eq!(tokens(&open(dsi).unwrap()), plain(&pair, "gpu:0"));
 }
 
@@ -357,8 +358,10 @@ fn drafters_on_features_read_those_of_a_gpu() {
             let options = Options {
                 model: pair.target.clone().into(),
                 draft_model: model.map(Into::into),
-                method: Some(drafter.map_or(Method::Autoregressive, |_| Method::Speculative)),
-                drafter,
+                method: Some(
+                    drafter.map_or(Method::Autoregressive, |_| Method::Speculative).into(),
+                ),
+                drafter: drafter.map(DrafterKind::into),
                 placement: Some(on_gpu.parse().unwrap()),
                 weight_type: Some(WeightType::F32.into()),
                 ..Options::default()
@@ -454,13 +457,15 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
             let options = Options {
                 model: pair.target.clone().into(),
                 draft_model: drafter.map(|(_, path, _)| path.to_owned().into()),
-                drafter: drafter.map(|(kind, ..)| kind),
+                drafter: drafter.map(|(kind, ..)| kind.into()),
                 draft_tokens: match drafter.is_some() && !is_tree {
                     true => DraftTokens::Fixed(3),
                     false => DraftTokens::Auto,
                 },
-                tree,
-                method: Some(method),
+                method: Some(match is_tree {
+                    true => MethodOptions::Speculative { tree, lookup: Lookup::None },
+                    false => Method::into(method),
+                }),
                 placement: Some(placement.parse().unwrap()),
                 weight_type: Some(WeightType::F32.into()),
                 ..Options::default()
@@ -523,7 +528,7 @@ fn refused(
     let opened = open(Options {
         model: target.to_owned().into(),
         draft_model: Some(path.to_owned().into()),
-        drafter: Some(drafting(layout).0),
+        drafter: Some(drafting(layout).0.into()),
         placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
         weight_type: Some(types.into()),
         ..Options::default()
@@ -602,8 +607,8 @@ fn trained_drafters_on_features_are_as_right_on_any_devices() {
             let options = Options {
                 model: models.join("target").into(),
                 draft_model: Some(models.join(name).into()),
-                method: Some(Method::Speculative),
-                drafter: Some(kind),
+                method: Some(Method::Speculative.into()),
+                drafter: Some(kind.into()),
                 draft_tokens: DraftTokens::Fixed(2),
                 placement: Some(format!("drafter={drafter},target={target}").parse().unwrap()),
                 weight_type: Some(WeightType::F32.into()),

@@ -20,7 +20,7 @@ fn open(pair: &RandomPair, method: Method) -> Engine {
     let options = Options {
         model: pair.target().into(),
         draft_model: drafts.then(|| pair.drafter().into()),
-        method: Some(method),
+        method: Some(method.into()),
         ..Options::default()
     };
     Engine::open(options).unwrap()

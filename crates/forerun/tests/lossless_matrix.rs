@@ -23,8 +23,9 @@ use forerun::draft::{DraftContext, Drafter, DrafterEntry, DrafterTraits, EasySpe
 use forerun::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry, Need};
 use forerun::placement::available_cores;
 use forerun::{
-    AdditionalDrafter, Answer, CacheType, DraftTokens, DrafterKind, Engine, Finish, LayerStrategy,
-    Lookup, Method, Options, Plan, Request, Statistics, TokenId, TokenLogprob, Tree, Verification,
+    AdditionalDrafter, Answer, CacheType, DraftTokens, DrafterKind, DrafterOptions, Engine, Finish,
+    Lookup, Method, MethodOptions, Options, Plan, Request, Statistics, TokenId, TokenLogprob, Tree,
+    Verification,
 };
 use forerun_core::testing::env_number;
 use forerun_core::{
@@ -95,6 +96,7 @@ fn sampling(engine: &Engine, request: &Request) -> Sampling {
         randomness: KeyedRandomness { seed: request.seed.unwrap_or(0), sample: 0 },
         verification: Verification::Coupled,
         constraint: request.grammar.as_ref().map(constraint),
+        ..Sampling::greedy()
     }
 }
 
@@ -252,16 +254,19 @@ fn run_cases(
             model: pair.target.clone().into(),
             cache_type: pair.cache_type,
             draft_model: draft_model.map(Into::into),
-            method: Some(cell.method),
-            drafter: Some(cell.drafter),
+            method: MethodOptions::of(
+                Some(cell.method),
+                cell.tree.clone(),
+                cell.lookup,
+                cell.pearl,
+            )
+            .unwrap(),
+            drafter: Some(
+                cell.easyspec.clone().map_or(cell.drafter.into(), DrafterOptions::EasySpec),
+            ),
             additional_drafters: additional.collect(),
-            lookup: cell.lookup,
             draft_tokens: cell.draft_tokens,
-            tree: cell.tree.clone(),
-            pearl: cell.pearl,
             placement: placement(number, &cell).map(|text| common::parse_placement(&text)),
-            layers: cell.easyspec.as_ref().map(|easyspec| easyspec.layers.clone()),
-            calibration: cell.easyspec.as_ref().map(|easyspec| easyspec.calibration),
             ..Options::default()
         };
         let plan = Plan::new(options).unwrap();
@@ -581,9 +586,10 @@ fn a_method_of_ones_own_gives_the_tokens_of_the_target() {
     let cell = Cell { draft_model: Some(path.clone()), ..with(DrafterKind::Eagle) };
     run_part_of_matrix(&pair, vec![cell], 3);
     // It verifies no trees.
-    let drafter = Some(DrafterKind::Lookahead);
+    let drafter = Some(DrafterKind::Lookahead.into());
     let options = Options { model: "target".into(), drafter, ..Options::default() };
-    let error = Plan::new(Options { method: Some(method), ..options }).unwrap_err().to_string();
+    let error =
+        Plan::new(Options { method: Some(method.into()), ..options }).unwrap_err().to_string();
     assert!(error.starts_with("the drafter lookahead drafts trees"), "{error}");
 }
 
@@ -596,24 +602,20 @@ fn the_needs_of_a_drafter_of_ones_own_are_checked() {
     let needy = DrafterKind::new(&NEEDY);
     let plan = |change: fn(&mut Options)| {
         let mut options =
-            Options { model: "target".into(), drafter: Some(needy), ..Options::default() };
+            Options { model: "target".into(), drafter: Some(needy.into()), ..Options::default() };
         change(&mut options);
         Plan::new(options).map(|plan| plan.method()).map_err(|error| error.to_string())
     };
     assert_eq!(plan(|_| ()), Ok(Method::Speculative));
-    let error = plan(|options| options.method = Some(Method::Pearl)).unwrap_err();
+    let error = plan(|options| options.method = Some(Method::Pearl.into())).unwrap_err();
     let expected = "the drafter needy learns from the target's last pass, which the method pearl";
     assert!(error.starts_with(expected), "{error}");
     let error = plan(|options| {
-        (options.method, options.drafter) = (Some(Method::Dsi), Some(DrafterKind::PromptLookup));
+        options.method = Some(Method::Dsi.into());
+        options.drafter = Some(DrafterKind::PromptLookup.into());
         options.additional_drafters = vec![AdditionalDrafter::Tokens(DrafterKind::new(&NEEDY))];
     });
     assert!(error.unwrap_err().contains("the drafter needy learns"));
-    // It needs no checkpoint.
-    let error = plan(|options| options.draft_model = Some("drafter".into())).unwrap_err();
-    assert!(error.contains("`drafter = needy` does not use a model"), "{error}");
-    let error = plan(|options| options.layers = Some(LayerStrategy::Parallel(2))).unwrap_err();
-    assert!(error.contains("`drafter = easyspec`"), "{error}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod draft_goldens;
 mod dspark;
 mod eagle3;
 mod embedding_example;
+mod embeddings;
 mod ends;
 mod families;
 mod gguf_tokenizers;

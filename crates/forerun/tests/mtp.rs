@@ -2,7 +2,9 @@
 //! features, and the tokens that a head drafts. A misread tensor would keep the text, so only such
 //! a comparison shows it.
 
-use crate::draft_goldens::{GoldenDrafters, Opened, draft_one_by_one};
+use crate::draft_goldens::{
+    GoldenDrafters, Opened, assert_drafts_with, draft_one_by_one, on_reference,
+};
 use forerun::checkpoint::{Checkpoint, LoadError};
 use forerun_formats::Speculator;
 use forerun_model::EagleModel;
@@ -49,6 +51,19 @@ fn the_cpus_drafts_equal_those_of_the_peer() {
     MTP.assert_drafts_on_cpu(EagleModel::new, draft_one_by_one);
 }
 
+/// The same models in GGUF files, as llama.cpp's conversion writes them.
+#[test]
+fn heads_in_gguf_files_draft_as_the_peer() {
+    for head in ["glm4-moe", "qwen3.5"] {
+        let file = MTP.path("../gguf-mtp").join(format!("{head}.gguf"));
+        let (mut target, device) = on_reference(open(&file));
+        let mut model = EagleModel::new(device);
+        assert_drafts_with(&MTP.path(head), &mut target, "GGUF", |golden, features| {
+            draft_one_by_one(&mut model, golden, features)
+        });
+    }
+}
+
 #[test]
 fn a_target_without_a_head_is_refused_by_name() {
     let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/families");
@@ -56,6 +71,7 @@ fn a_target_without_a_head_is_refused_by_name() {
         ("llama2", "a model of the family DeepSeek-V3, GLM-4-MoE, Qwen3-Next or Qwen3.5"),
         ("deepseek-v3", "one with the tensor `model.layers.3.eh_proj.weight`"),
         ("qwen3.5-moe", "one with the tensor `mtp.fc.weight`"),
+        ("../gguf/qwen3.5-tied.gguf", "one with \"nextn_predict_layers\" 1"),
     ] {
         let target = Checkpoint::open(&families.join(family)).unwrap();
         let error = Speculator::open_mtp(&target).err().unwrap();

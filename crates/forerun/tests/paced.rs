@@ -8,7 +8,7 @@ fn engine(pair: &Pair, method: Method, placement: &str) -> Engine {
     let options = Options {
         model: pair.target.clone().into(),
         draft_model: method.drafts().then(|| pair.drafter.clone().into()),
-        method: Some(method),
+        method: Some(method.into()),
         draft_tokens: DraftTokens::Fixed(3),
         placement: Some(parse_placement(placement)),
         ..Options::default()

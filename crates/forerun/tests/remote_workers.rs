@@ -10,8 +10,8 @@ use forerun::runtime::{
 };
 use forerun::{
     AdditionalDrafter, Answer, AnswerEvent, Canceller, DraftTokens, DrafterKind, Engine, Finish,
-    Grammar, Loader, Method, Options, Plan, Request, SamplingOptions, TokenId, TokenLogprob, Tree,
-    Verification, VerificationChoice,
+    Grammar, Loader, Lookup, Method, MethodOptions, Options, Plan, Request, SamplingOptions,
+    TokenId, TokenLogprob, Verification, VerificationChoice,
 };
 use forerun_core::{
     ClusterError, Completion, Job, JobError, Key, KeyedRandomness, Purpose, Role, Sampling,
@@ -227,7 +227,7 @@ fn with_model(pair: &Pair, method: Method) -> Options {
     Options {
         model: pair.target.clone().into(),
         draft_model: method.drafts().then(|| pair.drafter.clone().into()),
-        method: Some(method),
+        method: Some(method.into()),
         placement: placement.map(|text| text.parse().unwrap()),
         ..Options::default()
     }
@@ -235,8 +235,9 @@ fn with_model(pair: &Pair, method: Method) -> Options {
 
 fn speculative(pair: &Pair, draft_tokens: usize, tree: &str) -> Options {
     let draft_tokens = DraftTokens::Fixed(draft_tokens);
-    let tree: Tree = tree.parse().unwrap();
-    Options { draft_tokens, tree, ..with_model(pair, Method::Speculative) }
+    let (tree, lookup) = (tree.parse().unwrap(), Lookup::None);
+    let method = Some(MethodOptions::Speculative { tree, lookup });
+    Options { method, draft_tokens, ..with_model(pair, Method::Speculative) }
 }
 
 /// Returns options with a drafter on the target's cores that needs no model.
@@ -244,7 +245,7 @@ fn on_tokens(pair: &Pair, method: Method, drafter: DrafterKind) -> Options {
     let core = available_cores()[0];
     Options {
         draft_model: None,
-        drafter: Some(drafter),
+        drafter: Some(drafter.into()),
         placement: Some(format!("target=cpu:{core}").parse().unwrap()),
         ..with_model(pair, method)
     }
@@ -259,10 +260,13 @@ fn plans(pair: &Pair, speculators: &[(SpeculatorLayout, std::path::PathBuf)]) ->
         Options { draft_tokens: DraftTokens::Auto, ..speculative(pair, 1, "none") },
         speculative(pair, 4, "top:4x4:9"),
         speculative(pair, 1, "sampled:3,2,1"),
-        Options { drafter: Some(DrafterKind::Ouroboros), ..speculative(pair, 4, "none") },
+        Options { drafter: Some(DrafterKind::Ouroboros.into()), ..speculative(pair, 4, "none") },
         on_tokens(pair, Method::Speculative, DrafterKind::Lookahead),
         with_model(pair, Method::Pearl),
-        Options { pearl: "paper".parse().unwrap(), ..with_model(pair, Method::Pearl) },
+        Options {
+            method: Some(MethodOptions::Pearl("paper".parse().unwrap())),
+            ..with_model(pair, Method::Pearl)
+        },
         with_model(pair, Method::Dsi),
         Options {
             additional_drafters: vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)],
@@ -284,7 +288,7 @@ fn plans(pair: &Pair, speculators: &[(SpeculatorLayout, std::path::PathBuf)]) ->
         let Some((_, drafter)) = layouts.iter().find(|(of, _)| of == layout) else { continue };
         for tree in ["none", "top:3x3"] {
             let draft_model = Some(path.clone().into());
-            let drafter = Some(*drafter);
+            let drafter = Some((*drafter).into());
             all.push(Options { draft_model, drafter, ..speculative(pair, 3, tree) });
         }
     }

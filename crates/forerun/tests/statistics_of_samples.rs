@@ -7,9 +7,10 @@
 
 use crate::common::Pair;
 use forerun::checkpoint::Checkpoint;
+use forerun::draft::EasySpec;
 use forerun::{
-    DraftTokens, DrafterKind, Engine, LayerStrategy, Method, Options, Request, SamplingOptions,
-    TokenId, Tree, Verification, VerificationChoice,
+    DraftTokens, DrafterKind, DrafterOptions, Engine, LayerStrategy, Lookup, Method, MethodOptions,
+    Options, Request, SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
 };
 use forerun_core::testing::env_number;
 use forerun_core::{Sampling, reference as sampling_reference};
@@ -32,48 +33,44 @@ type Joint = BTreeMap<[TokenId; TOKENS], f64>;
 /// Options of an engine whose samples are counted.
 struct Cell {
     name: &'static str,
-    method: Method,
-    drafter: DrafterKind,
+    method: MethodOptions,
+    drafter: DrafterOptions,
     draft_tokens: DraftTokens,
-    tree: Tree,
-    pearl: &'static str,
-    layers: Option<LayerStrategy>,
 }
 
 fn cells() -> Vec<Cell> {
-    let cell = |name, drafter, draft_tokens, tree| Cell {
+    let cell = |name, drafter: DrafterKind, draft_tokens, tree| Cell {
         name,
-        method: Method::Speculative,
-        drafter,
+        method: MethodOptions::Speculative { tree, lookup: Lookup::None },
+        drafter: drafter.into(),
         draft_tokens: DraftTokens::Fixed(draft_tokens),
-        tree,
-        pearl: "eager",
-        layers: None,
     };
-    let parallel = |name, method, draft_tokens, pearl| Cell {
+    let parallel = |name, method, draft_tokens| Cell {
         method,
-        pearl,
         ..cell(name, DrafterKind::Model, draft_tokens, Tree::None)
     };
-    let easyspec = |name, method, layers| Cell {
-        method,
-        layers: Some(LayerStrategy::Parallel(layers)),
+    let easyspec = |name, method: Method, layers| Cell {
+        method: method.into(),
+        drafter: DrafterOptions::EasySpec(EasySpec {
+            layers: LayerStrategy::Parallel(layers),
+            ..EasySpec::default()
+        }),
         ..cell(name, DrafterKind::EasySpec, 3, Tree::None)
     };
     let top = Tree::Top { width: 3, depth: None, budget: None };
     vec![
         Cell {
-            method: Method::Autoregressive,
+            method: Method::Autoregressive.into(),
             ..cell("plain decoding", DrafterKind::None, 1, Tree::None)
         },
         cell("a chain", DrafterKind::Model, 3, Tree::None),
         cell("a tree", DrafterKind::Model, 3, top),
         cell("a sampled tree", DrafterKind::Model, 1, Tree::Sampled { branching: vec![3, 2] }),
         cell("prompt lookup", DrafterKind::PromptLookup, 3, Tree::None),
-        parallel("PEARL", Method::Pearl, 2, "eager"),
-        parallel("PEARL's schedule", Method::Pearl, 2, "paper"),
-        parallel("DSI", Method::Dsi, 1, "eager"),
-        parallel("SSD", Method::Ssd, 2, "eager"),
+        parallel("PEARL", Method::Pearl.into(), 2),
+        parallel("PEARL's schedule", MethodOptions::Pearl("paper".parse().unwrap()), 2),
+        parallel("DSI", Method::Dsi.into(), 1),
+        parallel("SSD", Method::Ssd.into(), 2),
         easyspec("EasySpec", Method::Speculative, 2),
         easyspec("EasySpec with PEARL", Method::Pearl, 4),
     ]
@@ -189,7 +186,8 @@ fn check(pair: &Pair, rules: Rules, has_easyspec: bool) {
     let exact = exact(pair, &prompt);
     let samples = env_number("FORERUN_CASES", SAMPLES);
     for (number, cell) in cells().into_iter().enumerate() {
-        let is_easyspec = cell.drafter == DrafterKind::EasySpec;
+        let drafter = cell.drafter.kind();
+        let is_easyspec = drafter == DrafterKind::EasySpec;
         if is_easyspec && !has_easyspec {
             continue;
         }
@@ -199,18 +197,15 @@ fn check(pair: &Pair, rules: Rules, has_easyspec: bool) {
         for (_, verification) in all.filter(|&(rule, _)| rules.have(number, rule)) {
             let options = Options {
                 model: pair.target.clone().into(),
-                draft_model: cell.drafter.has_model().then(|| pair.drafter.clone()).map(Into::into),
-                method: Some(cell.method),
-                drafter: Some(cell.drafter),
+                draft_model: drafter.has_model().then(|| pair.drafter.clone()).map(Into::into),
+                method: Some(cell.method.clone()),
+                drafter: Some(cell.drafter.clone()),
                 draft_tokens: cell.draft_tokens,
-                tree: cell.tree.clone(),
-                pearl: cell.pearl.parse().unwrap(),
-                layers: cell.layers.clone(),
                 ..Options::default()
             };
             let engine = Engine::open(options).unwrap();
             let (counted, drafts) = counted(&engine, &prompt, verification, samples);
-            assert!(drafts > 0 || !cell.drafter.has_model(), "{}: nothing was drafted", cell.name);
+            assert!(drafts > 0 || !drafter.has_model(), "{}: nothing was drafted", cell.name);
             let name = format!("{}, {verification:?}", cell.name);
             let is_possible = |outcome| exact.contains_key(outcome);
             assert!(counted.keys().all(is_possible), "{name}: filtered token");

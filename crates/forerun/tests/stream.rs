@@ -18,7 +18,7 @@ fn engine_with_cache(pair: &Pair, method: Method, cache_bytes: Option<usize>) ->
     let options = Options {
         model: pair.target.clone().into(),
         draft_model,
-        method: Some(method),
+        method: Some(method.into()),
         placement: method
             .is_parallel()
             .then(|| format!("drafter=cpu:{core},target=cpu:{core},shared").parse().unwrap()),

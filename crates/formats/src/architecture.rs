@@ -74,6 +74,9 @@ pub struct PositionTable {
     pub first: usize,
     /// The number of rows.
     pub rows: usize,
+    /// The number of token types, of which the first is that of all tokens: its embedding is added
+    /// to every row (BERT). 0 if there are none.
+    pub token_types: usize,
 }
 
 /// Constant factors of a model (Granite). All are 1 in most models.
@@ -214,6 +217,8 @@ impl Architecture {
     pub fn tensors(&self) -> impl Iterator<Item = Tensor> + '_ {
         let embedding = (!self.shares_embedding).then_some(Tensor::Embedding);
         let positions = self.positions.map(|_| Tensor::Positions);
+        let has_types = |table: &PositionTable| table.token_types > 0;
+        let token_types = self.positions.filter(has_types).map(|_| Tensor::TokenTypes);
         let own_inputs = self
             .own_input()
             .map(|_| [Tensor::LayerInputs, Tensor::LayerInputProjection, Tensor::LayerInputNorm]);
@@ -235,8 +240,16 @@ impl Architecture {
         let embedding_norm = normed.then_some(Tensor::EmbeddingNorm);
         let is_block = matches!(self.input, Input::Block { .. });
         let context_norm = is_block.then_some(Tensor::ContextNorm);
-        let before =
-            [embedding, positions, masks, embedding_norm, fusion, context_norm, mask_features];
+        let before = [
+            embedding,
+            positions,
+            token_types,
+            masks,
+            embedding_norm,
+            fusion,
+            context_norm,
+            mask_features,
+        ];
         let after = [final_norm, final_norm_bias, head, head_bias];
         let own_inputs = own_inputs.into_iter().flatten();
         let before = before.into_iter().flatten().chain(own_inputs).chain(self.feature_norms());
@@ -265,6 +278,7 @@ impl Architecture {
         self.tensors().filter(|tensor| {
             let is_other = match tensor {
                 Tensor::Positions
+                | Tensor::TokenTypes
                 | Tensor::MaskEmbeddings
                 | Tensor::MaskFeatures
                 | Tensor::Layer(_, Router | SharedGate) => true,
@@ -284,6 +298,7 @@ impl Architecture {
         match tensor {
             Tensor::Embedding => vec![self.vocab_size, hidden],
             Tensor::Positions => vec![self.positions.map_or(0, |table| table.rows), hidden],
+            Tensor::TokenTypes => vec![self.positions.map_or(0, |table| table.token_types), hidden],
             Tensor::LayerInputs => vec![self.vocab_size, self.own_inputs_width()],
             Tensor::LayerInputProjection => vec![self.own_inputs_width(), hidden],
             Tensor::LayerInputNorm => vec![self.own_input().map_or(0, |input| input.width)],
@@ -312,6 +327,13 @@ impl Architecture {
             },
             Tensor::DraftHead(..) | Tensor::BlockHead(_) => Vec::new(),
         }
+    }
+
+    /// Returns whether rows attend to later rows of their text, so that a text is one pass (BERT).
+    #[must_use]
+    pub fn is_encoder(&self) -> bool {
+        let sees_block = |layer: &Layer| layer.attention.as_ref().is_some_and(|it| it.sees_block);
+        self.input == Input::Embedding && self.layers.iter().any(sees_block)
     }
 
     /// Returns the input that each layer has next to the hidden state, if layers have one.

@@ -32,8 +32,8 @@ pub use architecture::{
 pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};
 pub use config::{
-    Config, Family, GlobalHeads, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling,
-    SharedKeys, SuggestedSampling, Yarn,
+    Config, Family, GlobalHeads, MixtureLayers, NormPlacement, Pooling, PoolingMode,
+    RecurrentLayers, RopeScaling, SharedKeys, SuggestedSampling, Yarn,
 };
 pub use embedded_model::EmbeddedModel;
 pub use importance::Importance;

@@ -10,6 +10,9 @@ pub enum Tensor {
     Embedding,
     /// Embeddings of positions, `[rows, hidden_size]` ([`PositionTable`](crate::PositionTable)).
     Positions,
+    /// Embeddings of token types, `[types, hidden_size]`
+    /// ([`PositionTable::token_types`](crate::PositionTable::token_types)).
+    TokenTypes,
     /// The parts of the layers' own inputs that follow from the token alone,
     /// `[vocab_size, layers · width]` ([`OwnInput`](crate::OwnInput)).
     LayerInputs,
@@ -397,6 +400,7 @@ impl fmt::Display for Tensor {
         let name = match self {
             Self::Embedding => "model.embed_tokens.weight",
             Self::Positions => "model.embed_positions.weight",
+            Self::TokenTypes => "embeddings.token_type_embeddings.weight",
             Self::LayerInputs => "model.embed_tokens_per_layer.weight",
             Self::LayerInputProjection => "model.per_layer_model_projection.weight",
             Self::LayerInputNorm => "model.per_layer_projection_norm.weight",

@@ -21,6 +21,7 @@ pub(crate) fn check(
         false => Ok(()),
     };
     refuse(cache == CacheType::Q8, "caches in q8")?;
+    refuse(model.is_encoder(), "attention to later tokens (an encoder: leave it on cores)")?;
     let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
     refuse(has_other_norm, "layer norms of inputs of layers' own")?;
     let mut of_layers = model.layers.iter().enumerate();
@@ -42,6 +43,9 @@ pub(crate) fn first_layers(
 ) -> (usize, Option<String>) {
     if cache == CacheType::Q8 {
         return (0, Some("caches in q8".into()));
+    }
+    if model.is_encoder() {
+        return (0, Some("attention to later tokens (an encoder: leave it on cores)".into()));
     }
     if model.own_input().is_some() {
         return (0, Some("a part of a model whose layers have inputs of their own".into()));

@@ -210,6 +210,7 @@ fn sequence(dice: &mut Dice) -> Sequence {
         verification: Verification::Coupled,
         randomness: KeyedRandomness { seed: 3, sample: 0 },
         constraint: None,
+        dry_breakers: Arc::default(),
     };
     Sequence::new(SequenceId(0), prompt, sampling, limits)
 }

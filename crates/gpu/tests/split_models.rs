@@ -5,7 +5,7 @@ use crate::common::{configs, gpu};
 use crate::device::{TYPES, config_of};
 use forerun_core::testing::cases;
 use forerun_core::{SequenceId, TokenId, TokenTree};
-use forerun_cpu::{Team, Transformer, Weights};
+use forerun_cpu::{CorePart, Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::RandomTensors;
 use forerun_formats::{
     Architecture, CacheType, Family, FeatureSource, ModelTypes, TensorSource, WeightType,
@@ -47,8 +47,8 @@ impl Split {
         )?;
         let layers = gpu.n_layers();
         let types = ModelTypes { cache: Some(gpu.cache_type()), ..types };
-        let none = &mut |_| ();
-        let cores = Weights::load_from_layer(layers, architecture.clone(), source, types, none);
+        let rest = CorePart::FromLayer(layers);
+        let cores = Weights::load_part(rest, architecture.clone(), source, types, &mut |_| ());
         let isa = Isa::from_environment().unwrap();
         let references = [Arithmetic::gpu(types), Arithmetic::cpu(types, isa)].map(|arithmetic| {
             let loaded = ReferenceModel::load_with(architecture.clone(), source, arithmetic, None);

@@ -15,13 +15,16 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// Files other than weights that are downloaded if a repository has them.
-const SMALL_FILES: [&str; 6] = [
+const SMALL_FILES: [&str; 9] = [
     CONFIG,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "modules.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
 ];
 
 /// The hub and its cache.

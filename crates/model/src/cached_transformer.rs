@@ -33,6 +33,7 @@ pub const DRAFTER_CACHE_BYTES: usize = 1 << 30;
 ///   between sequences. The rows that a request asks for are always computed.
 /// * A prompt is computed in parts of up to 256 rows, so a pass may have rows without logits.
 ///   Requests with at most 32 missing tokens take part in every pass.
+/// * An encoder computes each text as a whole, and shares nothing.
 /// * Requests with another order of layers, or for another device, wait for another pass.
 pub struct CachedTransformer<F: Forward> {
     transformer: F,
@@ -156,10 +157,19 @@ impl<F: Forward> CachedTransformer<F> {
         }) {
             return Ok(None);
         }
-        let held = self.seek(&request, &step).tokens;
+        let is_encoder = self.architecture().is_encoder();
+        let held = match is_encoder {
+            // All rows read one another, so a text is always computed as a whole.
+            true => self.pool.seek(sequence, &[], &TokenTree::new(), Keep::Exact).tokens,
+            false => self.seek(&request, &step).tokens,
+        };
         let missing = &tokens[held..step.tokens];
         let (now, is_part) = match missing.len() {
             few if few <= DECODE_ROWS => (missing, false),
+            many if is_encoder => match many > prefill_rows && !planned.is_empty() {
+                true => return Ok(None),
+                false => (missing, false),
+            },
             _ if waits_for_another(&request, held, planned) || prefill_rows == 0 => {
                 return Ok(None);
             }
@@ -256,8 +266,9 @@ impl<F: Forward> CachedTransformer<F> {
             }
             let PlannedPass { request, nodes, keep, tokens_after, missing, .. } = plan;
             self.pool.record(request.sequence, nodes, order.exact_among(nodes.len()));
-            // Other sequences can use the pages of a prompt at once.
-            if tokens_after / PAGE_ROWS > (tokens_after - missing) / PAGE_ROWS {
+            // Other sequences can use the pages of a prompt at once, but not those of an encoder.
+            let is_shared = !self.transformer.architecture().is_encoder();
+            if is_shared && tokens_after / PAGE_ROWS > (tokens_after - missing) / PAGE_ROWS {
                 let tree = request.tree.first(nodes.len() - missing);
                 self.pool.share(request.sequence, &request.tokens[..*tokens_after], &tree, *keep);
             }
@@ -331,7 +342,7 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
             match self.plan(index, entry, &planned, prefill_rows) {
                 Ok(Some(plan)) => {
                     if plan.missing > DECODE_ROWS {
-                        prefill_rows -= plan.missing;
+                        prefill_rows = prefill_rows.saturating_sub(plan.missing);
                     }
                     planned.push(plan);
                 }

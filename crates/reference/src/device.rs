@@ -90,7 +90,9 @@ impl ReferenceDevice {
         let (tree, table) = (sequence.tree, sequence.cache.table());
         let prefix = sequence.cache.prefix_len();
         let has_states = self.model.architecture().state_bytes() > 0;
-        let is_block = matches!(self.model.architecture().input, Input::Block { .. });
+        let architecture = self.model.architecture();
+        let is_block = matches!(architecture.input, Input::Block { .. });
+        let is_block = is_block || architecture.is_encoder();
         let mut steps = Vec::new();
         if has_states {
             sequence.cache.add_state_steps(tree, &mut steps);

@@ -191,7 +191,11 @@ impl ReferenceModel {
         if let Some(table) = self.architecture.positions {
             let start = (table.first + position) * row.len();
             let size = row.len();
-            add_assign(&mut row, &self.values(Tensor::Positions)[start..][..size]);
+            let mut position = self.values(Tensor::Positions)[start..][..size].to_vec();
+            if table.token_types > 0 {
+                add_assign(&mut position, &self.values(Tensor::TokenTypes)[..size]);
+            }
+            add_assign(&mut row, &position);
         }
         row
     }
@@ -278,7 +282,11 @@ impl ReferenceModel {
     /// Replaces the hidden state by the one that the layer adds to. `input` is what its attention
     /// reads.
     pub(crate) fn start_residual(&self, layer: usize, hidden: &mut [f32], input: &[f32]) {
-        let norm = self.architecture.layers[layer].attention_norm;
+        let pieces = &self.architecture.layers[layer];
+        if pieces.post_norm {
+            return hidden.copy_from_slice(input);
+        }
+        let norm = pieces.attention_norm;
         if norm == (AttentionNorm::EmbeddingAndHidden { normed_residual: true }) {
             hidden.copy_from_slice(&input[hidden.len()..]);
         }
@@ -439,7 +447,14 @@ impl ReferenceModel {
             attention,
         );
         self.add_residual(hidden, &attention);
-        if pieces.mlp_input.is_before_attention() { before } else { mlp_input(hidden) }
+        if pieces.mlp_input.is_before_attention() {
+            return before;
+        }
+        let input = mlp_input(hidden);
+        if pieces.post_norm {
+            hidden.copy_from_slice(&input);
+        }
+        input
     }
 
     /// Returns what the MLP and the experts compute from their input.

@@ -160,6 +160,7 @@ impl Scenario {
                 repetition_penalty: 1.0 + penalty(dice),
                 ..SamplingOptions::default()
             },
+            dry_breakers: Arc::default(),
             verification: Verification::Coupled,
             randomness: KeyedRandomness { seed: dice.below(9) as u64, sample: 0 },
             constraint: dice

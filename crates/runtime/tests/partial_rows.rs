@@ -70,7 +70,13 @@ fn scores_are_the_same_from_whole_and_from_partial_rows() {
             tokens: [5, 8, 13][..].into(),
             prompt_len: 2,
             tree: TokenTree::chain(&[1, 4, 9]),
-            sampling: Sampling { options, randomness, verification, constraint: None },
+            sampling: Sampling {
+                options,
+                randomness,
+                verification,
+                constraint: None,
+                dry_breakers: Arc::default(),
+            },
             logprobs,
             features_from: None,
         });

@@ -152,6 +152,7 @@ fn generated(
         verification,
         randomness,
         constraint: constraint.cloned(),
+        ..Sampling::greedy()
     };
     let randomness: Arc<dyn Randomness + Send + Sync> = Arc::new(randomness);
     let cluster = InlineCluster::new(engine, randomness).with_random_order(seed);

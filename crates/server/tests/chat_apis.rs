@@ -222,6 +222,44 @@ fn reasoning_is_apart_from_the_answer() {
     assert_eq!(message["content"][0]["type"], "thinking", "{message}");
 }
 
+/// The reasoning ends anywhere in a draft, and the format begins there.
+#[test]
+fn a_format_follows_the_reasoning() {
+    let pair = pair_with_special_tokens(&["</think>"]);
+    let server = serve_template(&pair, TEMPLATE);
+    let tokenized = server.post("/tokenize", &json!({"content": "</think>"})).json();
+    let close = tokenized["tokens"][0].as_u64().unwrap().to_string();
+    let fields = json!({
+        "chat_template_kwargs": {"enable_thinking": true},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {
+            "type": "object", "properties": {"days": {"type": "integer", "maximum": 99}},
+            "required": ["days"], "additionalProperties": false,
+        }}},
+        "logit_bias": {close: 5}, "max_tokens": 120,
+    });
+    let mut whole = 0;
+    for seed in 0..12 {
+        let body = with(chat(fields.clone()), json!({"seed": seed}));
+        let answer = |speculation: Value| {
+            let body = with(body.clone(), speculation);
+            let response = server.post("/v1/chat/completions", &body);
+            assert_eq!(response.status, 200, "{}", response.body);
+            response.json()["choices"][0].clone()
+        };
+        let plain = answer(json!({"speculation": "off"}));
+        assert_eq!(answer(json!({}))["message"], plain["message"]);
+        assert_eq!(answer(json!({"speculation": "pearl"}))["message"], plain["message"]);
+        let message = &plain["message"];
+        let reasons = message["reasoning_content"].as_str().is_some_and(|text| !text.is_empty());
+        if plain["finish_reason"] == "stop" && reasons {
+            let value: Value = serde_json::from_str(message["content"].as_str().unwrap()).unwrap();
+            assert!(value["days"].is_i64(), "{plain}");
+            whole += 1;
+        }
+    }
+    assert!(whole > 3, "only {whole} answers are whole");
+}
+
 #[test]
 fn responses_are_chat_completions_in_another_form() {
     let pair = RandomPair::make().unwrap();
@@ -413,7 +451,7 @@ fn errors_have_the_form_of_the_api_and_its_names() {
         let error = post("/v1/responses", body).json();
         assert_eq!(error["error"]["param"], param, "{error}");
     }
-    assert_eq!(post("/v1/embeddings", json!({"input": "x"})).status, 501);
+    assert_eq!(post("/v1/embeddings", json!({"input": "x"})).status, 400);
     assert_eq!(server.post("/v1/messages", &json!({})).status, 401);
 }
 

@@ -3,8 +3,10 @@
 mod chat_apis;
 mod clients;
 mod common;
+mod embeddings;
 mod fields;
 mod http;
+mod infill;
 mod load_equality;
 mod models;
 mod ollama;

@@ -268,8 +268,6 @@ fn what_is_not_supported_is_refused_by_name() {
         ("/api/generate", json!({"context": [1, 2]}), 400, "context"),
         ("/api/generate", json!({"tools": [{"type": "function"}]}), 400, "tools"),
         ("/api/generate", json!({"raw": true, "system": "a"}), 400, "system has no effect"),
-        ("/api/embed", json!({"input": "a"}), 501, "no embeddings"),
-        ("/api/embeddings", json!({}), 501, "no embeddings"),
         ("/api/pull", json!({"model": "a"}), 404, "when the server is started"),
         ("/api/show", json!({"model": "other"}), 404, "\"other\" does not exist"),
     ] {
@@ -280,6 +278,8 @@ fn what_is_not_supported_is_refused_by_name() {
         assert_eq!(error.as_object().unwrap().len(), 1, "{error}");
         assert!(error["error"].as_str().unwrap().contains(word), "{fields}: {error}");
     }
+    let response = server.post("/api/embed", &json!({"model": MODEL, "input": "a"}));
+    assert!(response.status == 400 && response.body.contains("no embeddings"), "{}", response.body);
     assert_eq!(server.send("POST", "/api/chat", "", "{").status, 400);
     let locked = serve_with(&pair, |options| options.api_keys = vec!["key".to_owned()]);
     let response = locked.post("/api/chat", &chat(json!({})));

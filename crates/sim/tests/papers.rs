@@ -1,8 +1,7 @@
 //! Published tables are reproduced as far as the papers' own numbers allow.
 
-use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, PaperTable, expected_rounds};
-use forerun_sim::{Calibration, Simulation};
+use forerun_sim::{SimulatedMethod, Simulation};
 
 fn table(name: &str) -> PaperTable {
     name.parse().unwrap()
@@ -10,7 +9,7 @@ fn table(name: &str) -> PaperTable {
 
 /// Simulates a table and returns the cells of a column as numbers.
 fn column(name: &str, index: usize) -> Vec<f64> {
-    let table = table(name).simulate(40, None).unwrap();
+    let table = table(name).simulate(40).unwrap();
     table.rows.iter().map(|row| row[index].parse().unwrap()).collect()
 }
 
@@ -71,7 +70,7 @@ fn dsi_is_faster_than_speculative_decoding_at_its_best() {
 /// pass times.
 #[test]
 fn easyspecs_totals_are_near_the_published_ones() {
-    let table = table("easyspec-2").simulate(40, None).unwrap();
+    let table = table("easyspec-2").simulate(40).unwrap();
     assert_eq!(table.rows.len(), 2 * 10 * 5 - 1);
     let is_predicted = |row: &&Vec<String>| {
         let is_fitted = row[1] == "0" && row[2] == "MMLU";
@@ -106,17 +105,6 @@ fn pearls_tasks_are_near_the_published_speeds() {
             (simulated / published - 1.0).abs() < 0.25,
             "simulated {simulated}, published {published}"
         );
-    }
-}
-
-/// On shared devices, PEARL loses only the time of sending the cache.
-#[test]
-fn pearl_retains_its_speed_on_shared_devices() {
-    for (table, columns) in [("pearl-17", &[7][..]), ("pearl-8", &[7]), ("pearl-18", &[2, 4])] {
-        for &index in columns {
-            let retained = column(table, index);
-            assert!(retained.iter().all(|share| (0.9..=1.0).contains(share)), "{retained:?}");
-        }
     }
 }
 
@@ -157,7 +145,7 @@ fn speculative_decoding_matches_appendix_e() {
 /// factor in the paper, which ignores the drafter's time. Tensor parallelism gives less than that.
 #[test]
 fn replicas_beat_a_faster_target_at_high_acceptance() {
-    let table = table("dsi-3.1").simulate(40, None).unwrap();
+    let table = table("dsi-3.1").simulate(40).unwrap();
     let row = table.rows.iter().find(|row| row[0] == "0.8").unwrap();
     let [simulated, published]: [f64; 2] = [1, 2].map(|index| row[index].parse().unwrap());
     assert_eq!(row[2], "2.78");
@@ -166,28 +154,11 @@ fn replicas_beat_a_faster_target_at_high_acceptance() {
     assert!(speedups.is_sorted(), "{speedups:?}");
 }
 
-/// Figure 2b shows a recorded run, which the caller has to supply.
-#[test]
-fn best_draft_lengths_come_from_a_recorded_run() {
-    let text = "link-ms = 0\nprompt-tokens = 4\nagreement = ['1101000111', '0']\n\
-        [target]\nmodel = 'a'\nlayers = 2\nfirst-ms = 50\nrows-ms = [[1, 10]]\n\
-        [drafter]\nmodel = 'b'\nlayers = 2\nfirst-ms = 9\nrows-ms = [[1, 1]]\n";
-    let recorded = Calibration::parse(text).unwrap();
-    let table_2b = table("pearl-2b");
-    let table = table_2b.simulate(1, Some(&recorded)).unwrap();
-    assert!(table.title.contains("5 rounds of b"), "{}", table.title);
-    let shares: Vec<&str> = table.rows.iter().map(|row| row[1].as_str()).take(4).collect();
-    assert_eq!(shares, ["60.0 %", "20.0 %", "20.0 %", "0.0 %"]);
-    assert_eq!(table.rows.last().unwrap()[1], "2 1 0 0");
-    let error = table_2b.simulate(1, None).unwrap_err().to_string();
-    assert!(error.contains("`calibration` is not set, but must be a file"), "{error}");
-}
-
 /// SSD is predicted from the speeds of plain and speculative decoding. Its authors' runs have
 /// overhead.
 #[test]
 fn ssd_is_faster_than_its_authors_runs_by_their_overhead() {
-    let table = table("ssd").simulate(20, None).unwrap();
+    let table = table("ssd").simulate(20).unwrap();
     for row in &table.rows {
         eprintln!("| {} |", row.join(" | "));
         let [speculative, published_speculative, pearl, ssd, published] =

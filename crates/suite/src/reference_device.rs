@@ -213,7 +213,7 @@ fn made_up_family(layers: usize) -> Architecture {
         norm_epsilon: 1e-5,
         factors: Factors { embedding: 1.7, residual: 0.6, logit_divisor: 0.7 },
         input: Input::Embedding,
-        positions: Some(PositionTable { first: 3, rows: 503 }),
+        positions: Some(PositionTable { first: 3, rows: 503, token_types: 0 }),
         mask_tokens: 0,
         shares_embedding: false,
         layers: (0..layers).map(layer).collect(),

@@ -9,8 +9,10 @@
 mod chat_output;
 mod chat_template;
 mod grammar;
+mod infill;
 mod integers;
 mod repetition;
+mod sequence_breakers;
 mod text_stream;
 mod text_windows;
 mod tokenizer;
@@ -20,8 +22,10 @@ pub use chat_template::{
     ChatTemplate, ChatTemplateError, EncodeError, Message, PromptEnd, TemplateArguments,
 };
 pub use grammar::{Grammar, GrammarCompiler, GrammarConstraint, GrammarError, GrammarKind};
+pub use infill::{Gap, InfillTokens};
 pub use integers::{large_integer, too_large as integer_too_large};
 pub use repetition::repeats_itself;
+pub use sequence_breakers::SequenceBreakers;
 pub use text_stream::{Passed, StopFilter, TextStream};
 pub use text_windows::{DEFAULT_WINDOW, text_windows};
 pub use tokenizer::{

@@ -160,9 +160,11 @@ impl Held {
         let features: usize = self.features.parts.iter().map(rows).sum();
         let tokens = self.tokens.as_ref().map_or(0, |held| {
             let biases = held.sampling.logit_bias.len() * size_of::<(TokenId, f32)>();
+            let breakers = held.sampling.dry_breakers.iter();
+            let breakers: usize = breakers.map(|tokens| size_of_val(&**tokens)).sum();
             let constraint = held.sampling.constraint.as_ref();
             let constraint = constraint.map_or(0, |constraint| constraint.specification().len());
-            size_of_val(&*held.tokens) + held.digests.bytes() + biases + constraint
+            size_of_val(&*held.tokens) + held.digests.bytes() + biases + breakers + constraint
         });
         tokens + features + self.features.digests.bytes()
     }

@@ -21,6 +21,7 @@ fn jobs() -> Vec<Job> {
         randomness: KeyedRandomness { seed: 7, sample: 1 },
         verification: Verification::Rejection,
         constraint: None,
+        dry_breakers: Arc::default(),
     };
     let mut tree = TokenTree::chain(&[5, 6, 7]);
     tree.push(Some(0), 9);

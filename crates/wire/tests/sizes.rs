@@ -36,6 +36,7 @@ fn sampling(temperature: f32, top_k: usize, verification: Verification) -> Sampl
         randomness: KeyedRandomness { seed: 0x1234_5678_9abc_def0, sample: 0 },
         verification,
         constraint: None,
+        dry_breakers: Arc::default(),
     }
 }
 

@@ -411,6 +411,20 @@ class LLM:
         scores = self._engine.score(before, after, _check.integer("top", top, 0))
         return [by_token(score) for score in scores]
 
+    def embed(self, texts: str | Sequence[str]) -> list[list[float]]:
+        """Return the embeddings of texts, with a model for embeddings: vectors of length 1.
+
+        The product of two of them is the similarity of their texts.
+
+        Raises:
+            ValueError: If the model generates text, or a text is longer than its context.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"texts[{index}] is {text!r}, but it must be a str")
+        return self._engine.embed(texts)
+
     def close(self) -> None:
         """End all answers and free the models. Answers in progress end with the finish reason ``abort``."""
         self._engine.close()

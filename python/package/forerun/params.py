@@ -65,6 +65,17 @@ class SamplingParams:
         top_p: Keeps the most probable tokens that together reach this probability; 1 keeps all.
         top_k: Keeps this many most probable tokens; 0 and -1 keep all.
         min_p: Keeps tokens at least this many times as probable as the best one; 0 keeps all.
+        typical_p: Keeps the tokens whose surprise is nearest to the expected one, up to this probability; 1 keeps all.
+        top_n_sigma: Keeps tokens whose logits are within this many standard deviations of the largest; 0 keeps all.
+        xtc_probability: How probably XTC excludes all top choices but the least probable one.
+        xtc_threshold: The least probability of a top choice.
+        dynatemp_range: How far the temperature follows the entropy of the next token; 0 keeps it constant.
+        dynatemp_exponent: The exponent of the entropy.
+        dry_multiplier: The DRY penalty of tokens that continue a repetition; 0 disables it.
+        dry_base: By how much each token of the repetition multiplies the DRY penalty.
+        dry_allowed_length: The number of tokens that may repeat.
+        dry_penalty_last_n: The number of last tokens in which repetitions count; -1 is all.
+        dry_sequence_breakers: Texts across which nothing counts as a repetition.
         max_tokens: The maximum number of tokens; None is the room in the model's context.
         stop: Texts that end the answer, and are not part of it.
         stop_token_ids: Tokens that end the answer.
@@ -87,6 +98,17 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
     max_tokens: int | None = 16
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
@@ -116,6 +138,8 @@ class SamplingParams:
         if not all(texts):
             raise ValueError("`stop` has an empty text")
         self._set("stop", texts)
+        breakers = _check.texts("dry_sequence_breakers", self.dry_sequence_breakers)
+        self._set("dry_sequence_breakers", breakers)
         ends = () if self.stop_token_ids is None else self.stop_token_ids
         self._set("stop_token_ids", _check.tokens("stop_token_ids", ends))
         self._set("logit_bias", _bias(self.logit_bias))
@@ -133,6 +157,14 @@ class SamplingParams:
             "temperature",
             "top_p",
             "min_p",
+            "typical_p",
+            "top_n_sigma",
+            "xtc_probability",
+            "xtc_threshold",
+            "dynatemp_range",
+            "dynatemp_exponent",
+            "dry_multiplier",
+            "dry_base",
             "presence_penalty",
             "frequency_penalty",
             "repetition_penalty",
@@ -140,6 +172,10 @@ class SamplingParams:
             self._set(name, _check.number(name, getattr(self, name)))
         self._set("n", _check.integer("n", self.n, 1))
         self._set("top_k", _check.integer("top_k", self.top_k))
+        length = _check.integer("dry_allowed_length", self.dry_allowed_length, 0)
+        self._set("dry_allowed_length", length)
+        last = _check.integer("dry_penalty_last_n", self.dry_penalty_last_n, -1)
+        self._set("dry_penalty_last_n", last)
         self._set("max_tokens", _check.optional_integer("max_tokens", self.max_tokens, 1))
         self._set("logprobs", _check.optional_integer("logprobs", self.logprobs, 0))
         self._set("draft_tokens", _check.optional_integer("draft_tokens", self.draft_tokens, 1))

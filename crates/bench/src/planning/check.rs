@@ -10,7 +10,7 @@ pub struct Checked {
     /// The prediction.
     #[serde(flatten)]
     pub prediction: Prediction,
-    /// The measured speed after the first token, in tokens per second: as `ns_per_token` counts it.
+    /// The measured speed after the first step, in tokens per second.
     pub measured_tokens_per_second: f64,
     /// The speed in the odd rounds of the check divided by that in the even ones, minus 1. This is
     /// noise, so no prediction can be better. None: there was one round.
@@ -37,7 +37,8 @@ pub fn median_noise(checked: &[Checked]) -> Option<f64> {
     median_size(checked.iter().filter_map(|checked| checked.noise))
 }
 
-fn median_size(values: impl Iterator<Item = f64>) -> Option<f64> {
+/// Returns the median of absolute values.
+pub(super) fn median_size(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut sizes: Vec<f64> = values.map(f64::abs).collect();
     sizes.sort_by(f64::total_cmp);
     let upper = sizes.get(sizes.len() / 2)?;

@@ -4,8 +4,8 @@ use super::recording::LONGEST;
 use super::{PlanningError, Setting};
 use forerun::checkpoint::Checkpoint;
 use forerun::{
-    Answer, AnswerEvent, Canceller, Commit, Engine, Finish, ForerunError, Loader, Method,
-    ModelSource, Request, TokenId, Tree,
+    Answer, AnswerEvent, Canceller, Engine, Finish, ForerunError, Loader, Method, ModelSource,
+    Request, TokenId, Tree,
 };
 use forerun_sim::MeasuredPasses;
 use forerun_sim::planning::{HardwareProfile, MethodTiming, PlannedDraft, Source};
@@ -40,6 +40,10 @@ pub struct CheckOptions {
     pub rounds: usize,
 }
 
+/// The share of the time in which all settings are measured; in the rest, the best one is measured
+/// next to plain decoding.
+const FOR_ALL: f64 = 0.7;
+
 /// Engines that are opened one after another.
 pub struct Laboratory<'a> {
     pub(super) loader: Loader<'a>,
@@ -49,6 +53,10 @@ pub struct Laboratory<'a> {
     pub(super) started: Instant,
     /// Whether plain decoding and one method are measured, so that the rest may be left out.
     pub(super) has_result: bool,
+    /// The prompts, also those for which there is no time in every setting.
+    pub(super) all_prompts: Vec<String>,
+    /// Whether the time that was kept for [`side_by_side`](Self::side_by_side) has begun.
+    pub(super) may_use_all_time: bool,
     /// The settings that were not measured.
     pub(super) left_out: Vec<Setting>,
     /// The times of a token in nanoseconds, by prompt and round, of the answers of a check: by
@@ -75,10 +83,12 @@ impl<'a> Laboratory<'a> {
         Self {
             loader: loader.sharing_weights(),
             settings,
-            options,
             canceller,
             started: Instant::now(),
             has_result: false,
+            all_prompts: options.prompts.clone(),
+            options,
+            may_use_all_time: false,
             left_out: Vec::new(),
             checks: BTreeMap::new(),
         }
@@ -87,6 +97,7 @@ impl<'a> Laboratory<'a> {
     /// Returns the time until measurements must end, if they must.
     pub(super) fn time_left(&self) -> Option<Duration> {
         let time = self.options.time.filter(|_| self.options.check.is_none())?;
+        let time = if self.may_use_all_time { time } else { time.mul_f64(FOR_ALL) };
         Some(time.saturating_sub(self.started.elapsed()))
     }
 
@@ -240,10 +251,9 @@ fn named(model: Option<&ModelSource>) -> String {
     }
 }
 
-/// Returns the time from the first token to the last one in nanoseconds.
-pub(super) fn decode_ns(answer: &Answer) -> u64 {
-    let at_ns = |commit: Option<&Commit>| commit.map_or(0, |commit| commit.at_ns);
-    at_ns(answer.commits.last()).saturating_sub(at_ns(answer.commits.first()))
+/// Returns the time of a token after the first step in nanoseconds; infinite if there was one step.
+pub(super) fn ns_per_token(answer: &Answer) -> f64 {
+    1e9 / answer.decode_tokens_per_second()
 }
 
 pub(super) fn engine_error(setting: &Setting, cause: ForerunError) -> PlanningError {

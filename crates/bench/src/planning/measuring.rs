@@ -1,11 +1,11 @@
 //! The order of measurements: settings take turns.
 
-use super::laboratory::{Bench, decode_ns};
+use super::laboratory::{Bench, ns_per_token};
 use super::recording::Recorder;
 use super::{Laboratory, PlanningError, Setting};
 use forerun::{Method, TokenId};
 use forerun_sim::planning::{
-    DrafterRecord, HardwareProfile, MeasuredAnswer, MethodTiming, PlannedDraft, fit, ns_per_token,
+    DrafterRecord, HardwareProfile, MeasuredAnswer, MethodTiming, PlannedDraft, fit,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -252,16 +252,19 @@ impl Laboratory<'_> {
         self.options.answer_tokens = tokens.min(LEAST_TOKENS);
         let answer = self.answer(&bench.engine, setting, &bench.prompts[0], PlannedDraft::Chain(0));
         self.options.answer_tokens = tokens;
-        let answer = answer?;
-        Ok(ns_per_token(answer.tokens.len(), decode_ns(&answer)))
+        Ok(ns_per_token(&answer?))
     }
 
     /// Returns the target's own answers to the prompts.
     fn texts(&self, bench: &Bench, setting: &Setting) -> Result<Vec<Vec<TokenId>>, PlanningError> {
-        let text = |prompt: &Vec<TokenId>| {
-            Ok(self.answer(&bench.engine, setting, prompt, PlannedDraft::Chain(0))?.tokens)
-        };
-        bench.prompts.iter().take(self.options.prompts.len()).map(text).collect()
+        let mut texts = Vec::new();
+        for prompt in bench.prompts.iter().take(self.options.prompts.len()) {
+            if texts.is_empty() || !self.is_over() {
+                let answer = self.answer(&bench.engine, setting, prompt, PlannedDraft::Chain(0));
+                texts.push(answer?.tokens);
+            }
+        }
+        Ok(texts)
     }
 
     /// Reduces prompts and tokens if one round of measurements would take longer than `time`.
@@ -303,27 +306,26 @@ impl Laboratory<'_> {
             self.warm_up(turn, &drafts)?;
         }
         for (index, (prompt, text)) in turn.bench.prompts.iter().zip(turn.texts).enumerate() {
-            // What is measured in any case takes no longer than it must.
-            if index > 0 && !self.has_result && self.is_over() {
-                break;
-            }
             for &draft in &drafts {
+                // What is measured in any case takes no longer than it must.
+                if !answers.is_empty() && !self.has_result && self.is_over() {
+                    return Ok(answers);
+                }
                 let answer = || self.answer(&turn.bench.engine, turn.setting, prompt, draft);
                 if turn.measured.contains(&draft) {
                     let answer = answer()?;
                     if answer.tokens != *text {
                         return Err(PlanningError::ChangedText(turn.setting.to_string()));
                     }
-                    let decode_ns = decode_ns(&answer);
-                    let (tokens, trace) = (answer.tokens.len(), answer.trace);
-                    let prompt = index;
-                    answers.push(MeasuredAnswer { prompt, draft, tokens, decode_ns, trace });
+                    let (tokens, ns_per_token) = (answer.tokens.len(), ns_per_token(&answer));
+                    let (prompt, trace) = (index, answer.trace);
+                    answers.push(MeasuredAnswer { prompt, draft, tokens, ns_per_token, trace });
                 }
                 if turn.checked.contains(&draft) {
                     let answer = answer()?;
                     let times = times.entry(draft).or_default();
                     times.resize(turn.texts.len(), Vec::new());
-                    times[index].push(ns_per_token(answer.tokens.len(), decode_ns(&answer)));
+                    times[index].push(ns_per_token(&answer));
                 }
             }
         }
@@ -337,7 +339,7 @@ impl Laboratory<'_> {
         drafts: &BTreeSet<PlannedDraft>,
     ) -> Result<(), PlanningError> {
         let (engine, prompts) = (&turn.bench.engine, &turn.bench.prompts);
-        for &draft in drafts.iter().take(1) {
+        for &draft in drafts.iter().take(1).take_while(|_| !self.is_over()) {
             self.answer(engine, turn.setting, &prompts[0], draft)?;
         }
         for &draft in drafts.iter().filter(|draft| draft.is_auto()) {
@@ -377,8 +379,8 @@ mod tests {
         let options = Options {
             model: "target".into(),
             draft_model: Some("drafter".into()),
-            drafter: Some(DrafterKind::Model),
-            method: Some(Method::Speculative),
+            drafter: Some(DrafterKind::Model.into()),
+            method: Some(Method::Speculative.into()),
             threads: Some(1),
             ..Options::default()
         };
@@ -407,7 +409,7 @@ mod tests {
         let options = Options {
             model: pair.target().into(),
             draft_model: Some(pair.drafter().into()),
-            method: Some(Method::Speculative),
+            method: Some(Method::Speculative.into()),
             draft_tokens: DraftTokens::Fixed(2),
             threads: Some(1),
             ..Options::default()

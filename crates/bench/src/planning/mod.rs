@@ -1,7 +1,8 @@
 //! Measures models and devices for plans, and checks plans.
 //!
-//! A [`Laboratory`] opens one engine at a time. Idle engines would disturb the others: their
-//! threads and weights share the cores and their caches.
+//! A [`Laboratory`] measures one engine at a time. Idle engines would disturb the others: their
+//! threads and weights share the cores and their caches. Only at the end, the best one and plain
+//! decoding take turns.
 
 mod check;
 mod laboratory;
@@ -9,12 +10,14 @@ mod measuring;
 mod options;
 mod recording;
 mod setting;
+mod side_by_side;
 
 pub use check::{Checked, median_error, median_noise};
 pub use laboratory::{CheckOptions, Laboratory, MeasurementOptions};
 pub use measuring::MeasuringProgress;
 pub use options::{plan_file, plan_options};
 pub use setting::{Setting, check_drafts, settings};
+pub use side_by_side::SideBySide;
 
 use forerun::{AdditionalDrafter, DrafterKind, ForerunError, Lookup, Method, PlanError, Tree};
 use forerun_sim::SimError;

@@ -3,7 +3,8 @@
 use super::PlanningError;
 use crate::choice::all_to_the_target;
 use forerun::{
-    DraftTokens, DrafterKind, Lookup, Method, ModelSource, Options, Placement, Plan, Tree,
+    DraftTokens, DrafterKind, Lookup, Method, MethodOptions, ModelSource, Options, Placement, Plan,
+    Tree,
 };
 use forerun_sim::planning::PlannedDraft;
 
@@ -39,7 +40,7 @@ impl Setting {
     /// Returns whether drafts are trees.
     #[must_use]
     pub fn is_tree(&self) -> bool {
-        self.options.tree != Tree::None
+        *self.options.tree() != Tree::None
     }
 
     /// Returns whether the drafter depends on nothing but the tokens before each of its own, so
@@ -99,11 +100,15 @@ impl std::fmt::Display for Setting {
 pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
     check_drafts(base)?;
     let trees = Trees::of(base)?;
-    let base = Options { draft_tokens: DraftTokens::Auto, tree: Tree::None, ..base.clone() };
+    let given = base.method.as_ref().map(MethodOptions::method);
+    let without_tree = |method| match method {
+        MethodOptions::Speculative { .. } => Method::Speculative.into(),
+        other => other,
+    };
+    let method = base.method.clone().map(without_tree);
+    let base = Options { method, draft_tokens: DraftTokens::Auto, ..base.clone() };
     let plain = Options {
-        method: Some(Method::Autoregressive),
-        drafter: None,
-        draft_model: None,
+        method: Some(Method::Autoregressive.into()),
         placement: base
             .placement
             .as_ref()
@@ -111,7 +116,7 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
         ..base.clone()
     };
     let mut all = vec![Setting::new(plain)?];
-    let methods = match base.method {
+    let methods = match given {
         Some(method) => vec![method],
         None => {
             vec![Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd, Method::Auto]
@@ -120,20 +125,20 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
     // Methods that cannot use all replicas of a placement are left out, unless they were asked for.
     let replicas = base.placement.as_ref().map_or(1, Placement::replicas);
     let fits = |method: &Method| {
-        method.drafts() && (replicas == 1 || base.method.is_some() || method.has_replicas())
+        method.drafts() && (replicas == 1 || given.is_some() || method.has_replicas())
     };
     let methods: Vec<Method> = methods.into_iter().filter(fits).collect();
     for (drafter, draft_model) in drafters(&base)? {
         for &method in &methods {
             if !runs_ahead(drafter) && method != Method::Speculative {
-                match base.method {
+                match given {
                     Some(_) => return Err(PlanningError::Method { method, drafter }),
                     None => continue,
                 }
             }
             let options = Options {
-                method: Some(method),
-                drafter: Some(drafter),
+                method: base.method.clone().or(Some(method.into())),
+                drafter: Some(drafter.into()),
                 draft_model: draft_model.clone(),
                 ..base.clone()
             };
@@ -142,17 +147,18 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
                 all.extend(of_chains(&options, &base)?);
             }
             if trees != Trees::Without && drafts_trees {
-                all.push(Setting::new(Options { tree: Tree::Auto, ..options })?);
+                let method = MethodOptions::Speculative { tree: Tree::Auto, lookup: Lookup::None };
+                all.push(Setting::new(Options { method: Some(method), ..options })?);
             }
         }
     }
     // Prompt lookup is added to every plan. It has no trees.
     if trees == Trees::Only && all.len() == 1 {
-        let with = match (base.method, base.drafter) {
+        let with = match (given, &base.drafter) {
             (Some(method), _) if method != Method::Speculative => {
                 format!(" with the method {method}")
             }
-            (_, Some(drafter)) => format!(" with the drafter {drafter}"),
+            (_, Some(drafter)) => format!(" with the drafter {}", drafter.kind()),
             _ => " with the drafter of this draft model".into(),
         };
         return Err(PlanningError::Tree { tree: Tree::Auto, with });
@@ -169,7 +175,7 @@ pub fn check_drafts(options: &Options) -> Result<(), PlanningError> {
     if let Some(drafter) = options.additional_drafters.first() {
         return Err(PlanningError::SeveralDrafters(drafter.clone()));
     }
-    match options.lookup {
+    match options.lookup() {
         Lookup::None => Ok(()),
         lookup => Err(PlanningError::Lookup(lookup)),
     }
@@ -201,7 +207,7 @@ enum Trees {
 
 impl Trees {
     fn of(options: &Options) -> Result<Self, PlanningError> {
-        match (&options.tree, options.draft_tokens) {
+        match (options.tree(), options.draft_tokens) {
             (_, DraftTokens::Assisted) => Err(PlanningError::Assisted),
             (Tree::None, DraftTokens::Fixed(_)) => Ok(Self::Without),
             (Tree::None, DraftTokens::Auto) => Ok(Self::AndChains),
@@ -247,10 +253,12 @@ fn drafts_ranked_trees(drafter: DrafterKind) -> bool {
 
 /// Returns the placement on separate cores of a method that shares them by default.
 fn separate(options: &Options) -> Option<Placement> {
-    if options.placement.is_some() || options.method != Some(Method::Speculative) {
+    let is_speculative = options.method == Some(Method::Speculative.into());
+    if options.placement.is_some() || !is_speculative {
         return None;
     }
-    let parallel = Plan::new(Options { method: Some(Method::Pearl), ..options.clone() }).ok()?;
+    let method = Some(Method::Pearl.into());
+    let parallel = Plan::new(Options { method, ..options.clone() }).ok()?;
     let is_separate = parallel.drafter().has_model() && !parallel.placement().is_shared();
     is_separate.then(|| parallel.placement().clone())
 }
@@ -264,7 +272,7 @@ fn drafters(base: &Options) -> Result<Vec<(DrafterKind, Option<ModelSource>)>, P
     }
     // The placement may have replicas, which this method does not use.
     let speculative =
-        Options { method: Some(Method::Speculative), placement: None, ..base.clone() };
+        Options { method: Some(Method::Speculative.into()), placement: None, ..base.clone() };
     let kind = Plan::new(speculative)?.drafter();
     if !is_simulated(kind) {
         return Err(PlanningError::Drafter(kind));
@@ -292,7 +300,10 @@ mod tests {
                 assert!(message.contains(word), "{message}");
             }
         };
-        refused(|options| options.lookup = Lookup::Suffix, "`lookup = suffix`");
+        let lookup = |options: &mut Options| {
+            options.method = Some(MethodOptions::Ssd { lookup: Lookup::Suffix });
+        };
+        refused(lookup, "`lookup = suffix`");
         refused(
             |options| options.additional_drafters = vec!["other".parse().unwrap()],
             "`additional_drafters = other` cannot be planned",
@@ -310,7 +321,9 @@ mod tests {
             placement: text.parse().ok(),
             ..Options::default()
         };
-        let planned = |method: Option<Method>| settings(&Options { method, ..base.clone() });
+        let planned = |method: Option<Method>| {
+            settings(&Options { method: method.map(Method::into), ..base.clone() })
+        };
         for method in [None, Some(Method::Dsi)] {
             let all = planned(method).unwrap();
             let methods: Vec<Method> = all.iter().map(|setting| setting.plan.method()).collect();

@@ -20,7 +20,7 @@ pub struct EngineArguments {
     ///
     /// The checkpoint says which kind of drafter it is. A model with another vocabulary than the
     /// target's can draft chains, but not trees.
-    #[arg(long, alias = "model-draft", value_name = "MODEL", help_heading = MODEL)]
+    #[arg(long, aliases = ["model-draft", "speculative-model"], value_name = "MODEL", help_heading = MODEL)]
     pub(crate) draft_model: Option<ModelSource>,
 
     /// Type of the weights in memory; mixes are llama.cpp's.
@@ -101,7 +101,7 @@ pub struct EngineArguments {
     /// A number is the paper's γ with `--method pearl`, and the lookahead with `--method dsi`.
     #[arg(
         long,
-        aliases = ["draft", "draft-max", "draft-n"],
+        aliases = ["draft", "draft-max", "draft-n", "num-speculative-tokens"],
         value_name = "N|auto|assisted",
         default_value = "auto",
         help_heading = DRAFTING

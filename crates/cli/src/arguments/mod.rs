@@ -4,6 +4,7 @@
 mod analyze;
 mod bench_run;
 mod bench_serve;
+mod embed;
 mod engine;
 mod export;
 #[cfg(feature = "laboratory")]
@@ -12,6 +13,7 @@ mod model;
 mod models;
 mod plan;
 mod run;
+mod samplers;
 #[cfg(feature = "server")]
 mod serve;
 #[cfg(feature = "laboratory")]
@@ -26,6 +28,7 @@ use crate::missing::Missing;
 use clap::{Args, Parser, Subcommand};
 use forerun::{ModelSource, TokenId, VerificationChoice, WeightType, WeightTypes};
 use headings::{CHAT, DRAFTING, OUTPUT, PROMPTS, SAMPLING, STOPPING, STRUCTURE};
+use samplers::SamplerArguments;
 use std::path::PathBuf;
 use values::{ChosenTypes, token_bias};
 
@@ -33,6 +36,7 @@ use values::{ChosenTypes, token_bias};
 pub(crate) use analyze::{AcceptanceArguments, Analyze, LayersArguments};
 pub(crate) use bench_run::RunBenchArguments;
 pub(crate) use bench_serve::ServeBenchArguments;
+pub(crate) use embed::EmbedArguments;
 pub use engine::EngineArguments;
 pub(crate) use export::ExportArguments;
 #[cfg(feature = "laboratory")]
@@ -151,6 +155,13 @@ pub(crate) enum Command {
     /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`
     #[command(allow_negative_numbers = true)]
     Run(Box<RunArguments>),
+    /// Print the embeddings of texts, with a model for embeddings.
+    ///
+    /// Each line is a JSON array: a vector of length 1. The product of two of them is the similarity
+    /// of their texts.
+    ///
+    /// Example: `forerun embed sentence-transformers/all-MiniLM-L6-v2 "A cat sleeps."`
+    Embed(EmbedArguments),
     /// List, show, download and remove models.
     ///
     /// Hub models are in the cache that Hugging Face's tools share (`HF_HOME`, by default
@@ -729,6 +740,9 @@ pub(crate) struct AnswerArguments {
     /// [default: 0]
     #[arg(long, value_name = "P", help_heading = SAMPLING)]
     pub(crate) min_p: Option<f32>,
+
+    #[command(flatten)]
+    pub(crate) samplers: SamplerArguments,
 
     /// Penalty for tokens that occur in the prompt or the answer; 1 disables it [default: 1]
     #[arg(long, visible_alias = "repeat-penalty", value_name = "P", help_heading = SAMPLING)]

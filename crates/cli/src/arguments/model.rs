@@ -73,6 +73,7 @@ mod tests {
             ("bench quality", "--text t"),
             ("devices", "--gpu 0"),
             ("export", "--gguf f"),
+            ("embed", ""),
             #[cfg(feature = "laboratory")]
             ("analyze layers", ""),
             #[cfg(feature = "laboratory")]

@@ -53,10 +53,6 @@ pub(crate) struct PaperArguments {
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub(crate) texts: u64,
 
-    /// Recorded run for `pearl-2b`: a file that `forerun simulate calibrate` wrote.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) calibration: Option<PathBuf>,
-
     /// Measure `dsi-2` on threads that wait instead of computing, as the paper did.
     ///
     /// This takes about 50 seconds per text.

@@ -1,5 +1,6 @@
 //! Commands of a chat.
 
+use super::settings;
 use crate::arguments::values;
 use forerun::Method;
 use std::path::PathBuf;
@@ -53,11 +54,17 @@ pub(super) enum Command {
 impl Command {
     /// Parses a line. The error is a hint for the user.
     pub(super) fn parse(line: &str) -> Result<Self, String> {
-        let Some(command) = line.strip_prefix('/') else { return Ok(Self::Send(line.to_owned())) };
+        let Some(command) = line.strip_prefix('/') else {
+            return Ok(match line.trim() {
+                "exit" | "quit" => Self::Quit,
+                _ => Self::Send(line.to_owned()),
+            });
+        };
         if command.starts_with('/') {
             return Ok(Self::Send(command.to_owned()));
         }
-        let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        let is_end_of_name = |c: char| c.is_whitespace() || c == '=';
+        let (name, rest) = command.split_once(is_end_of_name).unwrap_or((command, ""));
         let rest = rest.trim();
         let without_argument = |command: Self| match rest {
             "" => Ok(command),
@@ -73,11 +80,14 @@ impl Command {
             "stats" => without_argument(Self::Stats),
             "system" => Ok(Self::System(rest.to_owned())),
             "set" if rest.is_empty() => Ok(Self::ShowSettings),
-            "set" => match rest.split_once(char::is_whitespace) {
+            "set" => match rest.split_once(is_end_of_name) {
                 Some(("system", text)) => Ok(Self::System(text.trim().to_owned())),
                 // As in ollama.
                 Some(("parameter", setting)) => Self::parse(&format!("/set {}", setting.trim())),
-                Some((option, value)) => Ok(Self::Set(option.to_owned(), value.trim().to_owned())),
+                Some((option, value)) => {
+                    let value = value.trim_start_matches(is_end_of_name).trim_end();
+                    Ok(Self::Set(option.to_owned(), value.to_owned()))
+                }
                 None if rest == "parameter" => {
                     Err("/set needs a name and a value, as in /set temperature 0.8".into())
                 }
@@ -87,6 +97,7 @@ impl Command {
             "save" if rest.is_empty() => Err("/save needs a file: /save FILE".into()),
             "save" => Ok(Self::Save(rest.into())),
             "quit" | "exit" | "bye" => without_argument(Self::Quit),
+            _ if settings::is_option(name) => Self::parse(&format!("/set {name} {rest}")),
             _ => Err(format!("there is no command /{name}; /help lists the commands")),
         }
     }
@@ -125,6 +136,13 @@ mod tests {
             ("/set  top-k  40 ", Ok(Command::Set("top-k".into(), "40".into()))),
             ("/set parameter  top-k 40", Ok(Command::Set("top-k".into(), "40".into()))),
             ("/set system be kind", Ok(Command::System("be kind".into()))),
+            ("/set top-k=40", Ok(Command::Set("top-k".into(), "40".into()))),
+            ("/set top-k = 40", Ok(Command::Set("top-k".into(), "40".into()))),
+            ("/temp 0.2", Ok(Command::Set("temp".into(), "0.2".into()))),
+            ("/temperature=0.2", Ok(Command::Set("temperature".into(), "0.2".into()))),
+            ("/temperature", Ok(Command::ShowSetting("temperature".into()))),
+            ("exit", Ok(Command::Quit)),
+            ("exit now", send("exit now")),
             ("/clear", Ok(Command::Clear)),
             ("/reset", Ok(Command::Clear)),
             ("/save a b.json", Ok(Command::Save("a b.json".into()))),

@@ -10,6 +10,7 @@ use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
 use rustyline::{Config, Editor, Helper};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io::{BufRead, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
@@ -66,6 +67,8 @@ pub(super) struct Terminal {
     history: Option<PathBuf>,
     /// Whether the last key was Ctrl-C at an empty prompt.
     leaving: bool,
+    /// The further lines of a pasted text that began with quotes.
+    pasted: VecDeque<String>,
 }
 
 /// Records whether the current line is empty, which the editor's interrupt error does not report.
@@ -109,14 +112,13 @@ impl Terminal {
         if let Some(file) = &history {
             drop(editor.load_history(file));
         }
-        Ok(Self { editor, history, leaving: false })
+        Ok(Self { editor, history, leaving: false, pasted: VecDeque::new() })
     }
 
     fn read(&mut self) -> anyhow::Result<Line> {
         let mut message = Message::default();
         loop {
-            let prompt = if message.has_begun { CONTINUATION } else { PROMPT };
-            match self.editor.readline(prompt) {
+            match self.line(&message) {
                 Ok(line) => {
                     self.leaving = false;
                     if !message.add(&line) {
@@ -145,6 +147,21 @@ impl Terminal {
         let line = message.end();
         if let Line::Text(text) = &line {
             self.remember(text);
+        }
+        Ok(line)
+    }
+
+    /// Reads the next line of a message.
+    fn line(&mut self, message: &Message) -> Result<String, ReadlineError> {
+        if let Some(line) = self.pasted.pop_front() {
+            return Ok(line);
+        }
+        let prompt = if message.has_begun { CONTINUATION } else { PROMPT };
+        let line = self.editor.readline(prompt)?;
+        // A pasted text comes as one line with line breaks. After its quotes, commands may follow.
+        if message.is_quoted || line.trim_start().starts_with(QUOTES) {
+            self.pasted.extend(line.lines().map(str::to_owned));
+            return Ok(self.pasted.pop_front().unwrap_or_default());
         }
         Ok(line)
     }

@@ -145,14 +145,10 @@ fn embedded_template(
 /// Returns the plan and the initial method. A drafter is loaded even if the initial method is plain
 /// decoding, so that the method can change.
 fn plan(arguments: &EngineArguments) -> anyhow::Result<(Plan, Method)> {
-    let mut options = options(arguments);
-    let requested = options.method;
-    let has_drafter = options.draft_model.is_some() || options.drafter.is_some();
-    if requested.is_some_and(|method| !method.drafts()) && has_drafter {
-        options.method = None;
-    }
-    let plan = Plan::new(options)?;
-    let method = requested.unwrap_or(plan.method());
+    let has_drafter = arguments.draft_model.is_some() || arguments.drafter.is_some();
+    let method = arguments.method.filter(|method| method.drafts() || !has_drafter);
+    let plan = Plan::new(options(&EngineArguments { method, ..arguments.clone() })?)?;
+    let method = arguments.method.unwrap_or(plan.method());
     Ok((plan, method))
 }
 

@@ -54,6 +54,11 @@ fn own_name(name: &str) -> String {
     }
 }
 
+/// Returns whether `/set` changes an option of this name.
+pub(super) fn is_option(name: &str) -> bool {
+    NAMES.split(", ").any(|known| known == own_name(name))
+}
+
 fn unknown(name: &str) -> String {
     match name {
         "num-ctx" | "ctx-size" | "context-length" => {

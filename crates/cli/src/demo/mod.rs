@@ -99,7 +99,8 @@ fn record(arguments: &DemoArguments, canceller: &Canceller) -> anyhow::Result<Ve
     let mut loader = progress::loader(arguments.offline, true).sharing_weights();
     let open = |&(method, ..): &(Method, &str, &str)| {
         let placement = arguments.paced.as_deref().map(|pace| paced(method, pace)).transpose()?;
-        let plan = Plan::new(Options { method: Some(method), placement, ..options.clone() })?;
+        let plan =
+            Plan::new(Options { method: Some(method.into()), placement, ..options.clone() })?;
         anyhow::Ok(Engine::open_with(&plan, &mut loader)?)
     };
     let engines = methods.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;

@@ -9,9 +9,12 @@ use std::fs;
 pub(super) fn checks() -> Vec<Check> {
     let topology = Topology::of_this_machine();
     let mut checks = vec![processor_check(), cores(&topology), quota(&topology)];
-    let load = fs::read_to_string("/proc/loadavg").ok().and_then(|text| load(&text, &topology));
-    checks.extend(load);
+    checks.extend(current_load(&topology));
     checks
+}
+
+pub(super) fn current_load(topology: &Topology) -> Option<Check> {
+    load(&fs::read_to_string("/proc/loadavg").ok()?, topology)
 }
 
 /// The processor and the instruction set that the kernels use.

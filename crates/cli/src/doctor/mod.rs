@@ -10,6 +10,7 @@ mod memory;
 
 use crate::arguments::DoctorArguments;
 use crate::note::printable;
+use forerun::placement::Topology;
 use serde::Serialize;
 use std::io::Write;
 use std::process::ExitCode;
@@ -36,6 +37,12 @@ struct Check {
     /// What to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
+}
+
+/// Returns what was found and what to do if other programs use the cores.
+pub(crate) fn load_advice() -> Option<(String, String)> {
+    let check = machine::current_load(&Topology::of_this_machine())?;
+    Some((check.found, check.advice?))
 }
 
 impl Check {

@@ -34,14 +34,14 @@ pub(super) use without_hub::{list, pull, remove};
 #[cfg(feature = "hub")]
 mod with_hub {
     use super::*;
-    use crate::size::{ago, bytes};
+    use crate::size::bytes;
     use crate::{note, progress, table};
     use anyhow::{Context, anyhow};
     use forerun::ModelSource;
     use forerun::hub::{HubCache, HubModel, ModelId};
     use serde_json::json;
     use std::io::{IsTerminal, Write};
-    use std::time::{SystemTime, UNIX_EPOCH};
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
     /// Prints the models in the cache.
     pub(in crate::models) fn list(arguments: &ListModelsArguments) -> anyhow::Result<ExitCode> {
@@ -180,5 +180,42 @@ mod with_hub {
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).context("cannot read the answer")?;
         Ok(["y", "yes"].contains(&line.trim().to_ascii_lowercase().as_str()))
+    }
+
+    /// Formats how long ago a time was, such as `3 days ago`.
+    fn ago(time: SystemTime, now: SystemTime) -> String {
+        let seconds = now.duration_since(time).unwrap_or(Duration::ZERO).as_secs();
+        let units = [
+            (86_400 * 365, "year"),
+            (86_400 * 30, "month"),
+            (86_400, "day"),
+            (3_600, "hour"),
+            (60, "minute"),
+        ];
+        match units.into_iter().find(|(length, _)| seconds >= *length) {
+            Some((length, name)) if seconds / length == 1 => format!("1 {name} ago"),
+            Some((length, name)) => format!("{} {name}s ago", seconds / length),
+            None => "just now".into(),
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn times_have_one_unit() {
+            let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 32);
+            for (seconds, expected) in [
+                (0, "just now"),
+                (60, "1 minute ago"),
+                (7_300, "2 hours ago"),
+                (86_400 * 29, "29 days ago"),
+                (86_400 * 800, "2 years ago"),
+            ] {
+                assert_eq!(ago(now - Duration::from_secs(seconds), now), expected);
+            }
+            assert_eq!(ago(now + Duration::from_secs(5), now), "just now");
+        }
     }
 }

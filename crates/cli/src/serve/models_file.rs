@@ -102,7 +102,7 @@ impl ModelTable {
         if [&name].into_iter().chain(&aliases).any(|name| name.trim().is_empty()) {
             bail!("a name is empty: give one");
         }
-        let plan = Plan::new(options(&engine))?;
+        let plan = Plan::new(options(&engine)?)?;
         if let Some(rank) = plan.placement().ranks().first() {
             bail!("its placement names rank:{rank}, but only a single model may run on ranks");
         }

@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
         draft_model: Some(arguments.pair.draft_model.clone()),
         // Each model has its own cores, so that simulations of every method can use the
         // measurements.
-        method: Some(Method::Pearl),
+        method: Some(Method::Pearl.into()),
         draft_tokens: DraftTokens::Fixed(longest.max(1)),
         weight_type: arguments.pair.dtype,
         placement: arguments.placement.clone(),

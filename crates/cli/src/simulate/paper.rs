@@ -1,6 +1,5 @@
 //! `forerun simulate paper`: simulated next to published values.
 
-use super::run::read_calibration;
 use crate::arguments::PaperArguments;
 use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, RealTimeMeasurement};
@@ -11,8 +10,7 @@ pub(crate) fn run(arguments: &PaperArguments) -> anyhow::Result<ExitCode> {
     if arguments.real_time {
         return in_real_time(arguments);
     }
-    let recorded = arguments.calibration.as_deref().map(read_calibration).transpose()?;
-    let table = arguments.table.simulate(arguments.texts, recorded.as_ref())?;
+    let table = arguments.table.simulate(arguments.texts)?;
     let mut out = stdout().lock();
     writeln!(out, "{}\n", table.title)?;
     let mut line = |cells: &[String]| writeln!(out, "| {} |", cells.join(" | "));
@@ -21,11 +19,7 @@ pub(crate) fn run(arguments: &PaperArguments) -> anyhow::Result<ExitCode> {
     for row in &table.rows {
         line(row)?;
     }
-    write!(out, "\n{}", table.note)?;
-    if arguments.table.has_means() {
-        write!(out, " Means of {} texts.", arguments.texts)?;
-    }
-    writeln!(out)?;
+    writeln!(out, "\n{} Means of {} texts.", table.note, arguments.texts)?;
     Ok(ExitCode::SUCCESS)
 }
 

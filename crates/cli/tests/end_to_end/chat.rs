@@ -95,6 +95,22 @@ fn user_messages(messages: &[(String, String)]) -> Vec<&str> {
     messages.iter().filter(|(role, _)| role == "user").map(|(_, text)| &text[..]).collect()
 }
 
+/// A terminal marks pasted text, or sends it like typed lines.
+#[test]
+fn a_pasted_message_keeps_its_lines_and_commands_follow_it() {
+    let models = Models::with_context(4096);
+    let mut chat = TerminalChat::start(&models, &["-n", "4"]);
+    for (start, end) in [("\x1b[200~", "\x1b[201~\r"), ("", "")] {
+        let pasted = "\"\"\"\rone\r\rtwo\r\"\"\"\r/temperature=0\r";
+        chat.session.send(&format!("{start}{pasted}{end}")).unwrap();
+        chat.session.flush().unwrap();
+        chat.expect("the next answer will have temperature 0");
+        chat.expect(PROMPT);
+    }
+    let messages = chat.messages(&models);
+    assert_eq!(user_messages(&messages), ["one\n\ntwo"; 2]);
+}
+
 #[test]
 fn a_conversation_of_several_turns_with_commands() {
     let models = Models::with_context(4096);

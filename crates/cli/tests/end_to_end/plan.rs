@@ -35,10 +35,11 @@ fn a_plan_is_a_configuration_file_and_a_profile_gives_it_again() {
     assert_eq!(count("autoregressive"), 1);
     assert!(count("speculative") >= 20, "{report}");
     assert!(ranking.iter().all(|found| !found["reason"].as_str().unwrap().is_empty()));
-    // The plan is the ranking's first, and every command takes it.
+    // The plan is the ranking's first if that was faster side by side, and every command takes it.
+    let pays = report["measured"]["speedup"].as_f64().is_some_and(|speedup| speedup >= 1.03);
     let plan_file = models.folder().join("plan.toml");
     let text = fs::read_to_string(&plan_file).unwrap();
-    let method = ranking[0]["method"].as_str().unwrap();
+    let method = if pays { ranking[0]["method"].as_str().unwrap() } else { "autoregressive" };
     assert!(text.contains(&format!("method = \"{method}\"")), "{text}");
     assert!(text.contains("dtype = \"bf16\""), "{text}");
     let generate = Run::of("generate --prompt Hello -n 4 --json");
@@ -74,13 +75,14 @@ fn estimated_hardware_is_labelled() {
     fs::copy(shipped, &file).unwrap();
     let output = hardware(&file).succeed().output();
     for words in [
-        "Simulated speeds of answers of ",
+        "Predicted speeds (simulated answers of ",
         "estimated costs of eight A100",
         "The costs are estimated",
         "speculative, model, ",
-        "\nYes: with `--method ",
+        "\nYes: ",
         " times as fast as plain decoding (",
-        "This is predicted from estimated costs.",
+        " is predicted to be ",
+        "from estimated costs. The two were not measured side by side.",
         "\n    forerun generate --method ",
     ] {
         assert!(output.contains(words), "{words}: {output}");
@@ -108,7 +110,9 @@ fn a_plan_says_that_drafting_does_not_pay() {
     fs::write(&file, text).unwrap();
     let output = hardware(&file).words("--draft-tokens 2").succeed().output();
     assert!(
-        output.contains("\nNo: plain decoding is fastest here (25 tokens a second)"),
+        output.contains(
+            "\nNo: nothing is predicted to be clearly faster than plain decoding (25 tokens"
+        ),
         "{output}"
     );
     assert!(output.contains("Next is speculative, model, 2 draft tokens, with "), "{output}");

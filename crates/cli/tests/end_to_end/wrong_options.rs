@@ -112,6 +112,7 @@ fn incompatible_options_are_refused_with_advice() {
             ("--draft-model {drafter} --drafter none", &["does not use a model"]),
             ("--tree top:2x2", &["--tree has no effect without --draft-model or --drafter"]),
             ("--drafter prompt-lookup --pearl paper", &["--pearl", "without --method pearl"]),
+            ("--drafter prompt-lookup --lp 2", &["--lp has no effect without --drafter easyspec"]),
             ("--verify coupled", &["--verify has no effect without --temperature above 0"]),
             ("--prompt-file p.txt", &["--prompt", "cannot be used with"]),
             ("demo", &["[MODEL]", "--model", "cannot be used with"]),

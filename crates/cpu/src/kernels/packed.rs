@@ -112,9 +112,8 @@ impl PackedMatrix {
     ) -> Result<Self, LoadError> {
         let new_rows = || BlockRows::new(block_type, inputs);
         let pack = |rows: &mut BlockRows, outputs: Range<usize>, tile: &mut [u8]| {
-            for (lane, output) in outputs.enumerate() {
-                rows.pack(lane, &read(output)?, tile);
-            }
+            let stored = outputs.map(&read).collect::<Result<Vec<_>, _>>()?;
+            rows.pack(&stored, tile);
             Ok(())
         };
         let (weight_type, shape) = (WeightType::Quantized(block_type), [outputs, inputs]);
@@ -321,11 +320,9 @@ impl TileRows {
                 [a, b, c, d]
             }),
             WeightType::Quantized(block_type) => {
-                let mut blocks = BlockRows::new(block_type, self.inputs);
                 let rows = self.values.chunks_exact(self.inputs + PADDING);
-                for (lane, row) in rows.enumerate() {
-                    blocks.pack_floats(lane, &row[..self.inputs], tile);
-                }
+                let rows = rows.map(|row| &row[..self.inputs]);
+                BlockRows::new(block_type, self.inputs).pack_floats(rows, tile);
             }
         }
     }

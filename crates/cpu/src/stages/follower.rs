@@ -23,7 +23,7 @@ pub struct StageFollower {
 }
 
 impl StageFollower {
-    /// Creates a member that has the weights of a stage ([`Weights::load_stage`]).
+    /// Creates a member that has the weights of a stage ([`CorePart::Stage`](crate::CorePart::Stage)).
     #[must_use]
     pub fn new(weights: Arc<Weights>, team: Arc<Team>, exchange: Box<dyn Exchange>) -> Self {
         let transformer = Transformer::new(Arc::clone(&weights), team);

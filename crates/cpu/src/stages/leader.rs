@@ -37,7 +37,7 @@ pub struct StagedModel {
 }
 
 impl StagedModel {
-    /// Creates the leader, which has the weights of the last stage ([`Weights::load_stage`]). The
+    /// Creates the leader, which has the weights of the last stage ([`CorePart::Stage`](crate::CorePart::Stage)). The
     /// others are [`StageFollower`](super::StageFollower)s.
     ///
     /// # Panics

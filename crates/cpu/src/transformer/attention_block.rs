@@ -3,15 +3,15 @@
 
 use super::block_convs::BlockConvs;
 use super::latent_block::LatentBlock;
+use super::rows::Rows;
 use crate::cpu_pages::{CpuPages, LayerCache};
 use crate::kernels::{
-    Activations, KeysValues, Product, Queries, RecurrentScratch, Rope, TreeMask, attention,
-    gate_rows, linear_group, norm_parts, norm_rows, recur,
+    Activations, KeysValues, Product, Queries, RecurrentScratch, Rope, attention, gate_rows,
+    linear_group, norm_parts, norm_rows, recur,
 };
 use crate::team::{SubTeams, Team};
 use crate::tensor_parallel::Members;
 use crate::weights::{LayerWeights, PackedNorm};
-use forerun_cache::StateStep;
 use forerun_formats::Norm;
 use forerun_lm::CachePart;
 use std::collections::BTreeMap;
@@ -52,15 +52,9 @@ pub(super) struct AttentionInput<'a> {
     pub(super) ropes: &'a [Rope],
     pub(super) norm: Norm,
     pub(super) epsilon: f32,
-    pub(super) hidden: &'a [f32],           // [rows, hidden]
+    pub(super) hidden: &'a [f32],     // [rows, hidden]
     pub(super) embeddings: &'a [f32], // [rows, hidden], if attention also reads embeddings (EAGLE-3)
-    pub(super) rope_tables: &'a [Vec<f32>], // [position embeddings][rows, 2, head_dim/2]
-    pub(super) tree_mask: &'a TreeMask,
-    /// The mask of layers whose rows see their whole block.
-    pub(super) block_mask: &'a TreeMask,
-    /// The index of each row in its block: `[rows]`, if the pass is of blocks.
-    pub(super) block_rows: &'a [usize],
-    pub(super) steps: &'a [StateStep], // [rows], if there are recurrent layers
+    pub(super) rows: &'a Rows,
     /// The other members that compute the layers' other heads and outputs, if there are any.
     pub(super) members: Option<&'a Members>,
 }
@@ -90,7 +84,7 @@ impl AttentionBlock {
         cached: &mut LayerCache,
     ) {
         self.overflows.clear();
-        self.qkv.resize(input.tree_mask.rows() * weights.row_width(), 0.0);
+        self.qkv.resize(input.rows.len() * weights.row_width(), 0.0);
         self.norm(team, input, &PackedNorm::None);
         self.projection(weights).compute(team);
         self.rotate_and_store(team, input, weights, Some(&mut cached.keys_values));
@@ -98,7 +92,7 @@ impl AttentionBlock {
 
     /// Resizes the buffers for the rows, and computes the input of the projections.
     fn prepare(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
-        let rows = input.tree_mask.rows();
+        let rows = input.rows.len();
         self.overflows.clear();
         self.qkv.resize(rows * weights.row_width(), 0.0);
         self.attended.resize(rows * weights.mixed_width(), 0.0);
@@ -108,7 +102,7 @@ impl AttentionBlock {
         self.delta.resize(rows * weights.output.outputs(), 0.0);
         self.norm(team, input, &weights.attention_norm);
         if let Some(conv) = &weights.attention_conv {
-            self.convs.before(team, conv, input.block_rows, &mut self.normed);
+            self.convs.before(team, conv, input.rows.in_blocks(), &mut self.normed);
         }
     }
 
@@ -140,8 +134,12 @@ impl AttentionBlock {
 
     /// Replaces the hidden states by those that the layer adds to: the normed ones if its norm says
     /// so.
-    pub(super) fn start_residual(&self, norm: &PackedNorm, hidden: &mut [f32]) {
-        let PackedNorm::EmbeddingAndHidden { hidden: weight, normed_residual: true, .. } = norm
+    pub(super) fn start_residual(&self, weights: &LayerWeights, hidden: &mut [f32]) {
+        if weights.post_norm {
+            return hidden.copy_from_slice(&self.normed);
+        }
+        let PackedNorm::EmbeddingAndHidden { hidden: weight, normed_residual: true, .. } =
+            &weights.attention_norm
         else {
             return;
         };
@@ -171,7 +169,7 @@ impl AttentionBlock {
         match (&weights.recurrent, &mut cached.states) {
             (Some(mixer), Some(states)) => {
                 let Self { qkv, recurrent, attended, .. } = self;
-                recur(team, mixer, qkv, input.steps, states, recurrent, attended);
+                recur(team, mixer, qkv, &input.rows.steps, states, recurrent, attended);
             }
             _ => self.attend(team, input, weights, cached),
         }
@@ -207,7 +205,7 @@ impl AttentionBlock {
 
     /// Computes `delta` from what attention or the mixer has computed.
     fn add_output(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
-        let rows = input.tree_mask.rows();
+        let rows = input.rows.len();
         if let Some(members) = input.members {
             let of_heads = match &weights.latent {
                 Some(_) => &mut self.latent.values,
@@ -225,7 +223,7 @@ impl AttentionBlock {
     /// Convolves what is added, if the layer does so.
     fn convolve_output(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
         if let Some(conv) = &weights.attention_conv {
-            self.convs.after(team, conv, input.block_rows, &mut self.delta);
+            self.convs.after(team, conv, input.rows.in_blocks(), &mut self.delta);
         }
     }
 
@@ -238,7 +236,7 @@ impl AttentionBlock {
         weights: &LayerWeights,
         mut cached: Option<&mut KeysValues>,
     ) {
-        let AttentionInput { norm, epsilon, tree_mask, .. } = *input;
+        let AttentionInput { norm, epsilon, rows, .. } = *input;
         let shape = weights.shape;
         // A member may have no heads.
         if shape.n_heads == 0 {
@@ -270,12 +268,12 @@ impl AttentionBlock {
                 numbers.for_each(|x| *x = x.clamp(-limit, limit));
             }
             if let Some(index) = weights.rope {
-                let (rope, tables) = (&input.ropes[index], &input.rope_tables[index]);
+                let (rope, tables) = (&input.ropes[index], &rows.rope_tables[index]);
                 let table = &tables[row * rope.table_len()..][..rope.table_len()];
                 rope.rotate(team.isa(), rotated, table);
             }
             if let Some(cached) = &mut cached {
-                let place = tree_mask.place(row);
+                let place = rows.place(row);
                 let overflow = cached.write(team.isa(), place, &rotated[q_width..], values);
                 self.overflows.extend(overflow.map(|part| (row, part)));
             }
@@ -294,7 +292,7 @@ impl AttentionBlock {
         if shape.n_heads == 0 {
             return;
         }
-        let mask = if weights.sees_block { input.block_mask } else { input.tree_mask };
+        let mask = input.rows.mask(weights.sees_block);
         let (q_width, width) = (shape.q_width(), shape.row_width());
         let sinks = weights.sinks.as_deref();
         let queries = Queries { rows: &self.qkv, stride: width, sinks };

@@ -1,6 +1,7 @@
 //! The packed weights of multi-head latent attention.
 
-use super::{LayerPacker, Projection};
+use super::layer_packer::LayerPacker;
+use super::packer::Projection;
 use crate::kernels::PackedMatrix;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{Latent, Layer, LoadError, MatrixTypes};

@@ -48,12 +48,21 @@ impl Engine {
         text: &str,
         special: SpecialTokens,
     ) -> Result<Vec<TokenId>, ForerunError> {
+        self.check_length(text)?;
+        Ok(self.tokenizer.encode_with(text, special)?)
+    }
+
+    /// Checks that a text is not certainly too long for the context, without encoding all of it.
+    ///
+    /// # Errors
+    /// If it is, or cannot be encoded.
+    pub fn check_length(&self, text: &str) -> Result<(), ForerunError> {
         let context = self.config.max_position_embeddings;
         if let Some(LongText { bytes, tokens }) = self.tokenizer.too_long(text, context)? {
             let model = self.plan.model().clone();
             return Err(ForerunError::PromptFarTooLong { bytes, tokens, context, model });
         }
-        Ok(self.tokenizer.encode_with(text, special)?)
+        Ok(())
     }
 
     /// Checks that a grammar can be used with this model, and keeps it for answers.
@@ -78,6 +87,14 @@ impl Engine {
         Ok(Constraint::new(specification, compiled))
     }
 
+    /// Refuses a model for embeddings.
+    pub(crate) fn check_generates(&self) -> Result<(), ForerunError> {
+        match self.config.pooling {
+            Some(_) => Err(ForerunError::OnlyEmbeddings { model: self.plan.model().clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the sampling options of an answer, and checks them and the prompt.
     pub(super) fn sampling_of(
         &self,
@@ -85,7 +102,8 @@ impl Engine {
         request: &Request,
         method: Method,
     ) -> Result<Sampling, ForerunError> {
-        let sampling = request.keyed_sampling(request.verification_by(method)?)?;
+        self.check_generates()?;
+        let mut sampling = request.keyed_sampling(request.verification_by(method)?)?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
         if prompt.is_empty() {
@@ -94,6 +112,9 @@ impl Engine {
         if prompt.len() >= context {
             let model = self.plan.model().clone();
             return Err(ForerunError::PromptTooLong { prompt: prompt.len(), context, model });
+        }
+        if sampling.dry.applies() {
+            sampling.dry_breakers = self.breakers.of(&sampling.dry.sequence_breakers)?;
         }
         Ok(sampling)
     }

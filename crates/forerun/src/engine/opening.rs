@@ -6,18 +6,18 @@ use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::drafter_context::DrafterContext;
 use crate::error::ForerunError;
 use crate::loader::Loader;
-use crate::memory::{self, CorePart};
+use crate::memory;
 use crate::open_model::OpenModel;
 use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
 use crate::plan::Plan;
 use crate::ranks::RankPart;
 use crate::workers::{Loaded, worker_specs};
 use forerun_core::Role;
-use forerun_cpu::{Isa, Weights};
+use forerun_cpu::{CorePart, Isa, Weights};
 use forerun_decode::DraftPattern;
-use forerun_formats::{Config, ModelTypes};
+use forerun_formats::{Config, FeatureSource, ModelTypes};
 use forerun_runtime::{DeviceGroup, Runtime, Workers};
-use forerun_text::{GrammarCompiler, Tokenizer};
+use forerun_text::{GrammarCompiler, SequenceBreakers, Tokenizer};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,10 @@ impl OpenedPlan {
         let mut drafters = OpenDrafter::all(plan, &target, loader)?;
         let translates = drafters.iter().any(OpenDrafter::translates);
         let drafter_context = DrafterContext::of(&drafters, config.max_position_embeddings);
-        let features = drafters.iter().find_map(OpenDrafter::features);
+        let features = match config.pooling {
+            Some(_) => Some(FeatureSource::LastHidden),
+            None => drafters.iter().find_map(OpenDrafter::features),
+        };
         let is_here = |role: Role| {
             let mut workers =
                 plan.workers().into_iter().filter(|worker| worker.roles().contains(&role));
@@ -163,6 +166,7 @@ impl OpenedPlan {
         let Self { plan, config, tokenizer, translates, drafter_context, loaded } = self;
         Engine {
             learned: Mutex::new(AnswerDecoders::new(&plan, patterns)),
+            breakers: SequenceBreakers::new(Arc::clone(&tokenizer), config.vocab_size),
             plan,
             config,
             tokenizer,
@@ -181,7 +185,8 @@ impl OpenedPlan {
 /// Returns the target's configuration, with the context length of the plan.
 fn config(plan: &Plan, target: &OpenModel) -> Result<Config, ForerunError> {
     let mut config = target.checkpoint.config().clone();
-    let context = config.max_position_embeddings;
+    let of_embeddings = config.pooling.and_then(|pooling| pooling.max_tokens);
+    let context = config.max_position_embeddings.min(of_embeddings.unwrap_or(usize::MAX));
     match plan.context_length() {
         Some(found) if found > context => {
             let model = plan.model().clone();

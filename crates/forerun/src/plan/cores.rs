@@ -131,7 +131,10 @@ fn used_cores(threads: Option<usize>, topology: &Topology) -> Result<Vec<usize>,
 pub(super) fn check_device(found: SpeculatorKind, placement: &Placement) -> Result<(), PlanError> {
     let moves = placement.drafter(0).is_some_and(DeviceGroups::has_several);
     match moves && found.reads_features() {
-        true => Err(PlanError::NeedsSingleDevice(found)),
+        true => Err(PlanError::conflict(
+            format!("{found} needs one device, but the placement gives it several"),
+            "give it one of its own, as in `placement = drafter=cpu:0,target=cpu:1/cpu:2`",
+        )),
         false => Ok(()),
     }
 }

@@ -1,15 +1,67 @@
-//! The choice of the drafters, and EasySpec's options.
+//! The drafters with their options, and their choice.
 
-use super::method::{check_drafter, default_method, supported_method};
-use super::{Method, Options, PlanError};
+use super::method::{check_drafter, method_of};
+use super::{DraftTokens, Lookup, Method, MethodOptions, Options, PlanError, Tree};
 use crate::easyspec::{EasySpec, LayerStrategy};
 use crate::model_source::ModelSource;
 use crate::registry::DrafterKind;
 use forerun_core::Need;
+use forerun_draft::CalibrationPolicy;
 use forerun_formats::SpeculatorKind;
 use forerun_runtime::{DeviceGroup, DeviceGroups, Placement};
 use std::fmt;
 use std::str::FromStr;
+
+/// A drafter with the options that it alone has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DrafterOptions {
+    /// A drafter with its defaults.
+    Default(DrafterKind),
+    /// [`DrafterKind::EasySpec`].
+    EasySpec(EasySpec),
+}
+
+impl DrafterOptions {
+    /// Returns a drafter with EasySpec's options, of which only EasySpec can have any.
+    ///
+    /// # Errors
+    /// If another drafter has one.
+    pub fn of(
+        kind: Option<DrafterKind>,
+        layers: Option<LayerStrategy>,
+        calibration: Option<CalibrationPolicy>,
+    ) -> Result<Option<Self>, PlanError> {
+        if kind == Some(DrafterKind::EasySpec) {
+            let (layers, calibration) =
+                (layers.unwrap_or_default(), calibration.unwrap_or_default());
+            return Ok(Some(Self::EasySpec(EasySpec { layers, calibration })));
+        }
+        let given = match layers {
+            Some(LayerStrategy::Parallel(_)) => Some("layer_parallel_size"),
+            Some(LayerStrategy::Groups(_)) => Some("layer_groups"),
+            None => calibration.map(|_| "calibration"),
+        };
+        match given {
+            None => Ok(kind.map(Self::Default)),
+            Some(option) => Err(PlanError::no_effect(option, "`drafter = easyspec`")),
+        }
+    }
+
+    /// Returns the kind of drafter.
+    #[must_use]
+    pub fn kind(&self) -> DrafterKind {
+        match self {
+            Self::Default(kind) => *kind,
+            Self::EasySpec(_) => DrafterKind::EasySpec,
+        }
+    }
+}
+
+impl From<DrafterKind> for DrafterOptions {
+    fn from(kind: DrafterKind) -> Self {
+        Self::Default(kind)
+    }
+}
 
 /// A drafter in addition to the first one.
 ///
@@ -49,28 +101,55 @@ pub(super) fn method_and_drafter(
 ) -> Result<(Method, DrafterKind), PlanError> {
     // Plain decoding ignores the drafter, so that one option switches between a method and its
     // baseline.
-    if let Some(method) = options.method.filter(|method| !method.drafts()) {
+    let given = options.method.as_ref().map(MethodOptions::method);
+    if let Some(method) = given.filter(|method| !method.drafts()) {
         return Ok((method, DrafterKind::None));
     }
-    let drafter = options.drafter.unwrap_or(match options.draft_model {
+    let kind = options.drafter.as_ref().map(DrafterOptions::kind);
+    let drafter = kind.unwrap_or(match options.draft_model {
         Some(_) => found.map_or(DrafterKind::Model, DrafterKind::of),
         None => DrafterKind::None,
     });
-    let has_drafter = drafter != DrafterKind::None;
     let found = found.filter(|&found| DrafterKind::of(found) == drafter);
-    let method = match options.method {
-        Some(method) => supported_method(method, options, drafter, found),
-        None => default_method(options, drafter, found),
-    };
+    let method = method_of(options, drafter, found);
     match &options.draft_model {
-        None if drafter.has_model() => Err(PlanError::NoDraftModel(drafter)),
+        None if drafter.has_model() => Err(no_draft_model(drafter)),
         Some(_) if !drafter.has_model() => Err(PlanError::conflict(
             format!("`draft_model` is set, but `drafter = {drafter}` does not use a model"),
             "leave one of them out",
         )),
-        None if !has_drafter && method.drafts() => Err(PlanError::NoDrafter(method)),
         _ => Ok((method, drafter)),
     }
+}
+
+/// Refuses methods that draft, and options of drafts, without a drafter.
+pub(super) fn check_drafter_is_set(
+    options: &Options,
+    method: Method,
+    drafter: DrafterKind,
+) -> Result<(), PlanError> {
+    let is_plain = options.method.is_some() && !method.drafts();
+    if drafter != DrafterKind::None || is_plain {
+        return Ok(());
+    }
+    let of_drafts = [
+        ("tree", *options.tree() != Tree::None),
+        ("lookup", options.lookup() != Lookup::None),
+        ("draft_tokens", options.draft_tokens != DraftTokens::Auto),
+        ("additional_drafters", !options.additional_drafters.is_empty()),
+    ];
+    match of_drafts.into_iter().find(|&(_, is_set)| is_set) {
+        Some((option, _)) => Err(PlanError::no_effect(option, "`draft_model` or `drafter`")),
+        None if method.drafts() => Err(PlanError::NoDrafter(method)),
+        None => Ok(()),
+    }
+}
+
+fn no_draft_model(drafter: DrafterKind) -> PlanError {
+    PlanError::conflict(
+        format!("the drafter \"{drafter}\" needs a checkpoint"),
+        "set `draft_model`",
+    )
 }
 
 /// Returns the additional drafters, for methods that use several.
@@ -81,10 +160,10 @@ pub(super) fn additional_drafters(
 ) -> Result<Vec<AdditionalDrafter>, PlanError> {
     let additional = &options.additional_drafters;
     // Plain decoding ignores all drafters.
-    if !method.drafts() || additional.is_empty() {
+    if !method.drafts() {
         return Ok(Vec::new());
     }
-    if !method.offers(Need::SeveralDrafters) {
+    if !additional.is_empty() && !method.offers(Need::SeveralDrafters) {
         return Err(PlanError::conflict(
             format!("the method {method} has one drafter"),
             "leave `additional_drafters` out, or set another method, such as `method = auto`",
@@ -95,7 +174,7 @@ pub(super) fn additional_drafters(
         match drafter {
             AdditionalDrafter::Model(_) => {}
             AdditionalDrafter::Tokens(kind) if !kind.is_on_tokens() => {
-                return Err(PlanError::NoDraftModel(*kind));
+                return Err(no_draft_model(*kind));
             }
             AdditionalDrafter::Tokens(kind) => {
                 check_drafter(*kind, method)?;
@@ -103,15 +182,21 @@ pub(super) fn additional_drafters(
             }
         }
     }
-    if let Some(&kind) = kinds.iter().find(|kind| kind.needs(Need::Feedback)) {
-        return Err(PlanError::conflict(
+    let others = match additional.is_empty() {
+        true => (options.lookup() != Lookup::None).then_some("lookup"),
+        false => Some("additional_drafters"),
+    };
+    let learns = kinds.into_iter().find(|kind| kind.needs(Need::Feedback));
+    match others.zip(learns) {
+        None => Ok(additional.clone()),
+        Some((option, kind)) => Err(PlanError::conflict(
             format!(
-                "several drafters take turns, but the drafter {kind} learns from all of its own drafts"
+                "`{option}` takes the place of some drafts, but the drafter {kind} learns from all of \
+                 its own"
             ),
-            "use another drafter, or leave `additional_drafters` out",
-        ));
+            format!("use another drafter, or leave `{option}` out"),
+        )),
     }
-    Ok(additional.clone())
 }
 
 /// Counts the drafters that have a checkpoint.
@@ -151,13 +236,16 @@ pub(super) fn easyspec(
     if drafter != DrafterKind::EasySpec {
         return Ok(None);
     }
-    if options.layers == Some(LayerStrategy::Parallel(0)) {
+    let easyspec = match &options.drafter {
+        Some(DrafterOptions::EasySpec(easyspec)) => easyspec.clone(),
+        _ => EasySpec::default(),
+    };
+    if easyspec.layers == LayerStrategy::Parallel(0) {
         return Err(PlanError::Range {
             option: "layer_parallel_size",
             found: "0".into(),
             expected: "1 or more layers at a time".into(),
         });
     }
-    let layers = options.layers.clone().unwrap_or_default();
-    Ok(Some(EasySpec { layers, calibration: options.calibration.unwrap_or_default() }))
+    Ok(Some(easyspec))
 }

@@ -1,6 +1,6 @@
-//! The number of draft tokens, and the shape of drafts.
+//! The number of draft tokens, the shape of drafts, and what takes their place.
 
-use super::{Options, PlanError};
+use super::PlanError;
 use crate::registry::DrafterKind;
 use forerun_core::DraftShape;
 use forerun_core::UnknownValue;
@@ -80,6 +80,24 @@ pub enum Tree {
     },
 }
 
+/// A lookup of earlier text, whose guesses take the place of the drafter's draft in the rounds
+/// where they are expected to be better.
+///
+/// ```
+/// use forerun::Lookup;
+///
+/// assert_eq!("suffix".parse(), Ok(Lookup::Suffix));
+/// assert_eq!(Lookup::None.to_string(), "none");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lookup {
+    /// `none`: the drafter drafts in every round.
+    #[default]
+    None,
+    /// `suffix`: suffix decoding, as [`DrafterKind::Suffix`].
+    Suffix,
+}
+
 /// The shape of drafts, and how it adapts.
 #[derive(Clone, Debug)]
 pub(crate) struct Drafts {
@@ -92,13 +110,17 @@ pub(crate) struct Drafts {
 }
 
 /// Returns the shape of drafts, and whether it adapts.
-pub(crate) fn drafts(options: &Options, drafter: DrafterKind) -> Result<Drafts, PlanError> {
+pub(crate) fn drafts(
+    draft_tokens: DraftTokens,
+    tree: &Tree,
+    drafter: DrafterKind,
+) -> Result<Drafts, PlanError> {
     let range = |option, found: String, expected: &str| PlanError::Range {
         option,
         found,
         expected: expected.into(),
     };
-    let (length, requested) = match options.draft_tokens {
+    let (length, requested) = match draft_tokens {
         DraftTokens::Auto => (DraftLength::Auto, None),
         DraftTokens::Assisted => (DraftLength::Assisted, None),
         DraftTokens::Fixed(count) if (1..=MAX_DRAFT_TOKENS).contains(&count) => {
@@ -113,7 +135,7 @@ pub(crate) fn drafts(options: &Options, drafter: DrafterKind) -> Result<Drafts, 
         _ => AUTO_LENGTH,
     };
     let default = drafter.traits().shape;
-    if options.tree == Tree::Auto {
+    if *tree == Tree::Auto {
         return match (default, length) {
             (DefaultShape::Chain, DraftLength::Fixed | DraftLength::Auto) => {
                 Ok(growing(requested.unwrap_or(AUTO_LENGTH)))
@@ -131,7 +153,7 @@ pub(crate) fn drafts(options: &Options, drafter: DrafterKind) -> Result<Drafts, 
             )),
         };
     }
-    let shape = match &options.tree {
+    let shape = match tree {
         Tree::None | Tree::Auto => match default {
             DefaultShape::Chain => DraftShape::Chain { length: requested.unwrap_or(longest) },
             DefaultShape::Tree { depth, nodes } => DraftShape::Top {
@@ -161,16 +183,16 @@ pub(crate) fn drafts(options: &Options, drafter: DrafterKind) -> Result<Drafts, 
         }
     };
     let nodes = shape.max_nodes();
-    if let Tree::Ranked { nodes: requested } = options.tree
-        && nodes < requested.min(MAX_NODES)
+    if let Tree::Ranked { nodes: requested } = tree
+        && nodes < MAX_NODES.min(*requested)
     {
         let allowed = "a tree with at most ten candidates after each token, so fewer nodes or a larger `draft_tokens`";
-        return Err(range("tree", options.tree.to_string(), allowed));
+        return Err(range("tree", tree.to_string(), allowed));
     }
     if nodes == 0 || nodes > MAX_NODES || shape.length() > MAX_DRAFT_TOKENS {
         return Err(range(
             "tree",
-            options.tree.to_string(),
+            tree.to_string(),
             "a tree of 1 to 512 nodes and at most 64 depths, such as top:4x5, ranked:16 or sampled:3,2,1",
         ));
     }
@@ -229,6 +251,27 @@ impl FromStr for Tree {
             }),
             _ => Err(UnknownValue::new(text, EXPECTED)),
         }
+    }
+}
+
+impl FromStr for Lookup {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        match text {
+            "none" => Ok(Self::None),
+            "suffix" => Ok(Self::Suffix),
+            _ => Err(UnknownValue::new(text, "none, suffix")),
+        }
+    }
+}
+
+impl fmt::Display for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Suffix => "suffix",
+        })
     }
 }
 

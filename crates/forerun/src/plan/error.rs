@@ -1,10 +1,9 @@
 //! Errors of options: combinations that do not work.
 
 use super::Method;
-use crate::registry::DrafterKind;
 use forerun_core::Need;
-use forerun_formats::SpeculatorKind;
 use forerun_runtime::PlacementError;
+use std::fmt::Display;
 
 /// Why [`Options`](super::Options) make no plan: they contradict each other, or do not fit this
 /// machine.
@@ -12,17 +11,6 @@ use forerun_runtime::PlacementError;
 /// Messages name options in backticks, by the fields of [`Options`](super::Options).
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PlanError {
-    /// The drafter needs a draft model, but none is named.
-    #[error("the drafter \"{0}\" needs a checkpoint: set `draft_model`")]
-    NoDraftModel(DrafterKind),
-    /// An option has no effect without another one.
-    #[error("`{option}` has no effect without {needed}: set that, or leave `{option}` out")]
-    NoEffect {
-        /// The option's name.
-        option: &'static str,
-        /// The other option, in backticks.
-        needed: &'static str,
-    },
     /// The method needs a drafter, but none is set.
     #[error(
         "the method {0} needs a drafter: set `draft_model`, or `drafter = prompt-lookup`, or \
@@ -39,23 +27,6 @@ pub enum PlanError {
         /// The possible values.
         expected: String,
     },
-    /// The drafter needs something that the method does not offer.
-    #[error("{drafter} {}: set `method = speculative`, or use another drafter", lack(*.need, *.method))]
-    DrafterNeeds {
-        /// The drafter, such as `the drafter lookahead` or `Medusa heads`.
-        drafter: String,
-        /// What it needs.
-        need: Need,
-        /// The method.
-        method: Method,
-    },
-    /// The drafter reads the target's hidden states and must stay on one device, but the placement
-    /// gives it several.
-    #[error(
-        "{0} needs one device, but the placement gives it several: give it one of its own, as in \
-         `placement = drafter=cpu:0,target=cpu:1/cpu:2`"
-    )]
-    NeedsSingleDevice(SpeculatorKind),
     /// Options do not work together, or not with the method or the drafter.
     #[error("{what}: {remedy}")]
     Conflict {
@@ -73,6 +44,33 @@ impl PlanError {
     /// Returns the error of options that do not work together.
     pub(super) fn conflict(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Conflict { what: what.into(), remedy: remedy.into() }
+    }
+
+    /// Returns the error of an option that has no effect without another one, in backticks.
+    pub(super) fn no_effect(option: &str, needed: &str) -> Self {
+        let remedy = format!("set that, or leave `{option}` out");
+        Self::conflict(format!("`{option}` has no effect without {needed}"), remedy)
+    }
+
+    /// Returns the error of a tree for a method without.
+    pub(crate) fn chains_only(method: Method) -> Self {
+        let remedy = "leave `tree` out, or set `method = speculative`";
+        Self::conflict(format!("the method {method} drafts chains"), remedy)
+    }
+
+    /// Returns the error of a lookup for a method without.
+    pub(crate) fn no_whole_drafts(method: Method) -> Self {
+        Self::conflict(
+            format!("`lookup` takes the place of whole drafts, and the method {method} has none"),
+            "set `method = speculative` or `method = ssd`, or leave `lookup` out",
+        )
+    }
+
+    /// Returns the error of a drafter, such as `the drafter lookahead` or `Medusa heads`, that needs
+    /// something that the method does not offer.
+    pub(crate) fn drafter_needs(drafter: impl Display, need: Need, method: Method) -> Self {
+        let remedy = "set `method = speculative`, or use another drafter";
+        Self::conflict(format!("{drafter} {}", lack(need, method)), remedy)
     }
 }
 

@@ -1,10 +1,10 @@
-//! Decoding methods, and what they must offer to drafters and options.
+//! Decoding methods with their options, and what they must offer to drafters.
 
 use super::{DraftTokens, Lookup, Options, PlanError, Tree};
 use crate::registry::{DrafterKind, is_same};
 use forerun_core::Need;
 use forerun_core::UnknownValue;
-use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, METHODS, MethodEntry};
+use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, METHODS, MethodEntry, PearlOptions};
 use forerun_formats::SpeculatorKind;
 use std::fmt;
 use std::str::FromStr;
@@ -107,83 +107,137 @@ impl Method {
     }
 }
 
-/// Returns the method of options that name none. `found` is the kind of drafter that the draft
+/// A method with the options that it alone has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MethodOptions {
+    /// A method with its defaults.
+    Default(Method),
+    /// [`Method::Speculative`].
+    Speculative {
+        /// The shape of drafts: a chain or a tree.
+        tree: Tree,
+        /// What guesses tokens in place of the drafter.
+        lookup: Lookup,
+    },
+    /// [`Method::Pearl`].
+    Pearl(PearlOptions),
+    /// [`Method::Ssd`].
+    Ssd {
+        /// What guesses tokens in place of the drafter.
+        lookup: Lookup,
+    },
+}
+
+impl MethodOptions {
+    /// Returns a method with the options of all methods, of which it must have those that are not
+    /// the default. With a tree or a lookup, no method and [`Method::Auto`] are speculative
+    /// decoding. Plain decoding ignores all of them, so that one option switches between a method
+    /// and its baseline.
+    ///
+    /// # Errors
+    /// If the method does not have an option that is set.
+    pub fn of(
+        method: Option<Method>,
+        tree: Tree,
+        lookup: Lookup,
+        pearl: PearlOptions,
+    ) -> Result<Option<Self>, PlanError> {
+        if method.is_some_and(|method| !method.drafts()) {
+            return Ok(method.map(Self::Default));
+        }
+        let is_pearl = method == Some(Method::Pearl);
+        if pearl != PearlOptions::default() && !is_pearl {
+            return Err(PlanError::no_effect("pearl", "`method = pearl`"));
+        }
+        if tree == Tree::None && lookup == Lookup::None {
+            return Ok(if is_pearl { Some(Self::Pearl(pearl)) } else { method.map(Self::Default) });
+        }
+        match method.filter(|method| ![Method::Auto, Method::Speculative].contains(method)) {
+            None => Ok(Some(Self::Speculative { tree, lookup })),
+            Some(method) if tree != Tree::None => Err(PlanError::chains_only(method)),
+            Some(method) if method == Method::Ssd => Ok(Some(Self::Ssd { lookup })),
+            Some(method) => Err(PlanError::no_whole_drafts(method)),
+        }
+    }
+
+    /// Returns the method.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        match self {
+            Self::Default(method) => *method,
+            Self::Speculative { .. } => Method::Speculative,
+            Self::Pearl(_) => Method::Pearl,
+            Self::Ssd { .. } => Method::Ssd,
+        }
+    }
+}
+
+impl From<Method> for MethodOptions {
+    fn from(method: Method) -> Self {
+        Self::Default(method)
+    }
+}
+
+/// Returns the method of options with this drafter. `found` is the kind of drafter that the draft
 /// model holds.
 ///
 /// Models on the same devices take turns, so nothing gains from drafting during verification. On
 /// devices of their own, it depends on the text, which [`Method::Auto`] measures. A fixed number of
-/// draft tokens means something else to each method.
-pub(super) fn default_method(
+/// draft tokens means something else to each method. If no other method supports the drafter and
+/// the draft length, [`Method::Auto`] is [`Method::Speculative`].
+pub(super) fn method_of(
     options: &Options,
     drafter: DrafterKind,
     found: Option<SpeculatorKind>,
 ) -> Method {
-    if drafter == DrafterKind::None {
-        return Method::Autoregressive;
-    }
     let has_own_devices = options.placement.as_ref().is_some_and(|given| !given.is_shared());
     // What a drafter reads that is not on disk yet is known only if it is a whole model.
     let is_known = found.is_some() || drafter.can_use(None);
-    match has_own_devices && is_known && options.draft_tokens == DraftTokens::Auto {
-        true => supported_method(Method::Auto, options, drafter, found),
-        false => Method::Speculative,
-    }
-}
-
-/// Returns the method, but [`Method::Speculative`] in place of [`Method::Auto`] if no other method
-/// supports the drafter and the options.
-pub(super) fn supported_method(
-    method: Method,
-    options: &Options,
-    drafter: DrafterKind,
-    found: Option<SpeculatorKind>,
-) -> Method {
+    let method = match &options.method {
+        Some(given) => given.method(),
+        None if drafter == DrafterKind::None => Method::Autoregressive,
+        None if has_own_devices && is_known && options.draft_tokens == DraftTokens::Auto => {
+            Method::Auto
+        }
+        None => Method::Speculative,
+    };
     let has_choice = check_needs(options, method, drafter).is_ok()
-        && found.is_none_or(|layout| check_layout(layout, method).is_ok())
-        && options.lookup == Lookup::None;
+        && found.is_none_or(|layout| check_layout(layout, method).is_ok());
     match method == Method::Auto && !has_choice {
         true => Method::Speculative,
         false => method,
     }
 }
 
-/// Refuses trees, drafters and draft lengths that need something that the method does not offer.
+/// Refuses drafters and draft lengths that need something that the method does not offer.
 pub(super) fn check_needs(
     options: &Options,
     method: Method,
     drafter: DrafterKind,
 ) -> Result<(), PlanError> {
-    if !method.drafts() {
-        // Plain decoding ignores all options of drafts.
-        return Ok(());
-    }
-    if options.tree != Tree::None && !method.offers(Need::Trees) {
-        return Err(PlanError::conflict(
-            format!("the method {method} drafts chains"),
-            "leave `tree` out, or set `method = speculative`",
-        ));
-    }
     check_drafter(drafter, method)?;
     match options.draft_tokens {
-        DraftTokens::Assisted if !method.offers(Need::WholeDrafts) => Err(PlanError::conflict(
-            format!(
-                "`draft_tokens = assisted` follows the outcome of whole drafts, and the method \
+        // Plain decoding ignores all options of drafts.
+        DraftTokens::Assisted if method.drafts() && !method.offers(Need::WholeDrafts) => {
+            Err(PlanError::conflict(
+                format!(
+                    "`draft_tokens = assisted` follows the outcome of whole drafts, and the method \
                      {method} has none"
-            ),
-            "set `method = speculative`, or `draft_tokens = auto`",
-        )),
+                ),
+                "set `method = speculative`, or `draft_tokens = auto`",
+            ))
+        }
         _ => Ok(()),
     }
 }
 
 /// Refuses a drafter that needs something that the method does not offer.
-pub(super) fn check_drafter(drafter: DrafterKind, method: Method) -> Result<(), PlanError> {
+pub(crate) fn check_drafter(drafter: DrafterKind, method: Method) -> Result<(), PlanError> {
     let missing = drafter.traits().needs.iter().find(|need| !method.offers(**need));
     match missing {
         None => Ok(()),
         Some(&need) => {
-            let drafter = format!("the drafter {drafter}");
-            Err(PlanError::DrafterNeeds { drafter, need, method })
+            Err(PlanError::drafter_needs(format_args!("the drafter {drafter}"), need, method))
         }
     }
 }
@@ -195,9 +249,7 @@ pub(super) fn check_layout(layout: SpeculatorKind, method: Method) -> Result<(),
         [(Need::Features, layout.reads_features()), (Need::VerifiedPrefix, !layout.drafts_ahead())];
     let missing = needs.into_iter().find(|&(need, has)| has && !method.offers(need));
     match missing.filter(|_| method.drafts()) {
-        Some((need, _)) => {
-            Err(PlanError::DrafterNeeds { drafter: layout.to_string(), need, method })
-        }
+        Some((need, _)) => Err(PlanError::drafter_needs(layout, need, method)),
         None => Ok(()),
     }
 }

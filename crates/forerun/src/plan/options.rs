@@ -1,14 +1,9 @@
 //! The options of a plan.
 
-use super::{AdditionalDrafter, DraftTokens, Lookup, Method, Tree};
-use crate::easyspec::LayerStrategy;
+use super::{AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, MethodOptions, Tree};
 use crate::model_source::ModelSource;
-use crate::registry::DrafterKind;
-use forerun_decode::PearlOptions;
-use forerun_draft::CalibrationPolicy;
 use forerun_formats::{CacheType, WeightTypes};
 use forerun_runtime::Placement;
-use std::path::{Path, PathBuf};
 
 /// The models, the method, the drafter and the devices that [`Plan::new`](super::Plan::new) checks.
 ///
@@ -26,7 +21,7 @@ use std::path::{Path, PathBuf};
 ///
 /// // PEARL, with drafts of four tokens, on cores of your choice.
 /// let pearl = Options {
-///     method: Some(Method::Pearl),
+///     method: Some(Method::Pearl.into()),
 ///     draft_tokens: DraftTokens::Fixed(4),
 ///     placement: Some("drafter=cpu:0,target=cpu:1-3".parse()?),
 ///     ..speculative
@@ -34,7 +29,7 @@ use std::path::{Path, PathBuf};
 ///
 /// // No second model: the drafter looks for repetitions in the text.
 /// let lookup = Options {
-///     drafter: Some(DrafterKind::PromptLookup),
+///     drafter: Some(DrafterKind::PromptLookup.into()),
 ///     draft_model: None,
 ///     method: None,
 ///     ..pearl
@@ -50,32 +45,24 @@ pub struct Options {
     pub model: ModelSource,
     /// The drafter's checkpoint: a model, or a drafter trained for the target.
     pub draft_model: Option<ModelSource>,
-    /// The decoding method. By default [`Method::Autoregressive`] without a drafter,
-    /// [`Method::Auto`] if a `placement` gives drafter and target devices of their own and the
-    /// length of drafts is automatic, and [`Method::Speculative`] otherwise.
+    /// The decoding method, with its own options. By default `Method::Autoregressive` without a
+    /// drafter, `Method::Auto` if a `placement` gives drafter and target devices of their own and
+    /// the length of drafts is automatic, and `Method::Speculative` otherwise.
     ///
-    /// [`Method::Auto`] is [`Method::Speculative`] if no other method supports the drafter, the
-    /// tree or the lookup.
-    pub method: Option<Method>,
+    /// `Method::Auto` is `Method::Speculative` if no other method supports the drafter.
+    pub method: Option<MethodOptions>,
     /// The kind of drafter. By default the kind that the draft model's tensors show, or none
     /// without a draft model.
-    pub drafter: Option<DrafterKind>,
-    /// Drafters in addition to the first one. [`Method::Speculative`], [`Method::Pearl`] and
-    /// [`Method::Auto`] use the one that is expected to be the fastest on the text at hand. Answers
+    pub drafter: Option<DrafterOptions>,
+    /// Drafters in addition to the first one. `Method::Speculative`, `Method::Pearl` and
+    /// `Method::Auto` use the one that is expected to be the fastest on the text at hand. Answers
     /// that must be reproducible although their text depends on drafts use the first one. With
-    /// [`Method::Dsi`] all of them draft at the same time, and if several agree with the target,
+    /// `Method::Dsi` all of them draft at the same time, and if several agree with the target,
     /// the first one's tokens are kept.
     pub additional_drafters: Vec<AdditionalDrafter>,
-    /// A lookup of earlier text, whose guesses take the place of the drafter's draft in the rounds
-    /// where they are expected to be better.
-    pub lookup: Lookup,
     /// The number of tokens drafted in a row. With DSI, the number per verification (its
     /// lookahead).
     pub draft_tokens: DraftTokens,
-    /// The shape of drafts: a chain or a tree.
-    pub tree: Tree,
-    /// The variant of PEARL, for [`Method::Pearl`].
-    pub pearl: PearlOptions,
     /// The type in which weight matrices are kept in memory. By default each checkpoint's own.
     pub weight_type: Option<WeightTypes>,
     /// The type of cached keys and values. By default f32 for models whose weights are all f32, and
@@ -83,7 +70,7 @@ pub struct Options {
     pub cache_type: Option<CacheType>,
     /// The memory in bytes that each model may use for the keys and values of all sequences. The
     /// least recently used ones are dropped, and computed again if they are needed. By default 4
-    /// GiB, and 1 GiB for a drafter on the target's hidden states. With [`Method::Auto`] and an
+    /// GiB, and 1 GiB for a drafter on the target's hidden states. With `Method::Auto` and an
     /// automatic placement, a drafter may use it twice.
     pub cache_bytes: Option<usize>,
     /// The most tokens of a prompt and its answer together, at most the model's own context length,
@@ -108,10 +95,6 @@ pub struct Options {
     /// Whether each thread stays on its core, also without `placement`. Threads of a `placement`
     /// always do. Pin threads only if no other program uses the cores.
     pub pin: bool,
-    /// The drafter's layers that [`DrafterKind::EasySpec`] computes at the same time.
-    pub layers: Option<LayerStrategy>,
-    /// When [`DrafterKind::EasySpec`] recomputes approximate rows of the drafter's cache exactly.
-    pub calibration: Option<CalibrationPolicy>,
 }
 
 impl Options {
@@ -120,34 +103,30 @@ impl Options {
     pub fn new(model: impl Into<ModelSource>) -> Self {
         Self { model: model.into(), ..Self::default() }
     }
-}
 
-impl From<ModelSource> for Options {
-    fn from(model: ModelSource) -> Self {
-        Self::new(model)
+    /// Returns the shape of drafts that the method has.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        match &self.method {
+            Some(MethodOptions::Speculative { tree, .. }) => tree,
+            _ => &Tree::None,
+        }
+    }
+
+    /// Returns the lookup that the method has.
+    #[must_use]
+    pub fn lookup(&self) -> Lookup {
+        match self.method {
+            Some(MethodOptions::Speculative { lookup, .. } | MethodOptions::Ssd { lookup }) => {
+                lookup
+            }
+            _ => Lookup::None,
+        }
     }
 }
 
-impl From<&str> for Options {
-    fn from(model: &str) -> Self {
-        Self::new(model)
-    }
-}
-
-impl From<String> for Options {
-    fn from(model: String) -> Self {
-        Self::new(model)
-    }
-}
-
-impl From<&Path> for Options {
-    fn from(model: &Path) -> Self {
-        Self::new(model)
-    }
-}
-
-impl From<PathBuf> for Options {
-    fn from(model: PathBuf) -> Self {
+impl<T: Into<ModelSource>> From<T> for Options {
+    fn from(model: T) -> Self {
         Self::new(model)
     }
 }

@@ -12,6 +12,11 @@ fn plan(change: impl FnOnce(&mut Options)) -> Result<Plan, String> {
     Plan::on_cores(options, &[0, 1]).map_err(|error| error.to_string())
 }
 
+fn drafts(draft_tokens: DraftTokens, tree: &str, drafter: DrafterKind) -> Result<Drafts, String> {
+    let tree = tree.parse::<Tree>().map_err(|error| error.to_string())?;
+    drafts::drafts(draft_tokens, &tree, drafter).map_err(|error| error.to_string())
+}
+
 #[test]
 fn threads_limit_the_cores() -> Result<(), String> {
     let one = plan(|options| options.threads = Some(1))?;
@@ -49,7 +54,7 @@ fn threads_are_pinned_only_on_request() -> Result<(), String> {
     assert!(plan(|options| options.pin = true)?.is_pinned());
     let named = plan(|options| options.placement = "target=cpu:0".parse().ok())?;
     assert!(named.is_pinned() && named.workers().iter().all(|worker| worker.pinned));
-    let drafted = plan(|options| options.drafter = Some(DrafterKind::PromptLookup))?;
+    let drafted = plan(|options| options.drafter = Some(DrafterKind::PromptLookup.into()))?;
     assert!(drafted.workers().iter().all(|worker| !worker.pinned));
     Ok(())
 }
@@ -64,16 +69,17 @@ fn defaults_follow_from_the_options() -> Result<(), String> {
     assert_eq!(drafted.length(), DraftLength::Auto);
     let parallel = plan(|options| {
         options.draft_model = Some("drafter".into());
-        options.method = Some(Method::Pearl);
+        options.method = Some(Method::Pearl.into());
     })?;
     assert_eq!(parallel.placement().to_string(), "drafter=cpu:0,target=cpu:1");
-    let lookup = plan(|options| options.drafter = Some(DrafterKind::PromptLookup))?;
+    let lookup = plan(|options| options.drafter = Some(DrafterKind::PromptLookup.into()))?;
     assert_eq!(lookup.method(), Method::Speculative);
     assert_eq!(lookup.placement().devices().len(), 1);
     let easyspec = |options: &mut Options| {
         options.draft_model = Some("drafter".into());
-        options.drafter = Some(DrafterKind::EasySpec);
-        options.calibration = Some(CalibrationPolicy::Never);
+        let calibration = CalibrationPolicy::Never;
+        options.drafter =
+            Some(DrafterOptions::EasySpec(EasySpec { calibration, ..EasySpec::default() }));
     };
     let layer_parallel = plan(easyspec)?;
     assert_eq!(layer_parallel.placement().to_string(), "drafter=cpu:0-1,target=cpu:0-1,shared");
@@ -85,11 +91,11 @@ fn defaults_follow_from_the_options() -> Result<(), String> {
     );
     let plain = plan(|options| {
         easyspec(options);
-        options.method = Some(Method::Autoregressive);
+        options.method = Some(Method::Autoregressive.into());
     })?;
     assert_eq!(plain.easyspec(), None);
     let several = plan(|options| {
-        (options.method, options.draft_model) = (Some(Method::Dsi), Some("drafter".into()));
+        (options.method, options.draft_model) = (Some(Method::Dsi.into()), Some("drafter".into()));
         options.additional_drafters =
             ["other", "prompt-lookup"].into_iter().flat_map(str::parse).collect();
     })?;
@@ -102,7 +108,7 @@ fn defaults_follow_from_the_options() -> Result<(), String> {
     assert_eq!(several.placement().to_string(), shared);
     for method in [Method::Pearl, Method::Auto, Method::Speculative] {
         let several = plan(|options| {
-            (options.method, options.draft_model) = (Some(method), Some("drafter".into()));
+            (options.method, options.draft_model) = (Some(method.into()), Some("drafter".into()));
             options.additional_drafters = "other".parse().into_iter().collect();
         })?;
         let separate =
@@ -114,7 +120,7 @@ fn defaults_follow_from_the_options() -> Result<(), String> {
     // One option switches a drafted run to its baseline.
     let baseline = plan(|options| {
         options.draft_model = Some("drafter".into());
-        options.method = Some(Method::Autoregressive);
+        options.method = Some(Method::Autoregressive.into());
     })?;
     assert_eq!((baseline.drafter(), baseline.draft_model()), (DrafterKind::None, None));
     Ok(())
@@ -124,7 +130,8 @@ fn defaults_follow_from_the_options() -> Result<(), String> {
 fn drafters_of_auto_are_also_on_the_targets_worker() -> Result<(), String> {
     let workers = |change: fn(&mut Options)| {
         let plan = plan(|options| {
-            (options.method, options.draft_model) = (Some(Method::Auto), Some("drafter".into()));
+            options.method = Some(Method::Auto.into());
+            options.draft_model = Some("drafter".into());
             change(options);
         })?;
         let workers = plan.workers().into_iter().map(|worker| {
@@ -153,8 +160,8 @@ fn drafters_of_auto_are_also_on_the_targets_worker() -> Result<(), String> {
     assert_eq!(workers(|o| o.pin = true)?, separate);
     let named = |o: &mut Options| o.placement = "drafter=cpu:0,target=cpu:1".parse().ok();
     assert_eq!(workers(named)?, separate);
-    assert_eq!(workers(|o| o.drafter = Some(DrafterKind::EasySpec))?, separate);
-    assert_eq!(workers(|o| o.method = Some(Method::Pearl))?, separate);
+    assert_eq!(workers(|o| o.drafter = Some(DrafterKind::EasySpec.into()))?, separate);
+    assert_eq!(workers(|o| o.method = Some(Method::Pearl.into()))?, separate);
     Ok(())
 }
 
@@ -169,14 +176,14 @@ fn models_on_devices_of_their_own_use_the_fastest_method() -> Result<(), String>
         Ok::<_, String>(plan.method())
     };
     assert_eq!(method(|_| ())?, Method::Auto);
-    assert_eq!(method(|o| o.drafter = Some(DrafterKind::EasySpec))?, Method::Auto);
+    assert_eq!(method(|o| o.drafter = Some(DrafterKind::EasySpec.into()))?, Method::Auto);
     // The models take turns, or have lengths that mean something else to each method.
     let shared = |o: &mut Options| o.placement = "drafter=cpu:0,target=cpu:0,shared".parse().ok();
     assert_eq!(method(shared)?, Method::Speculative);
     let fixed = |o: &mut Options| o.draft_tokens = DraftTokens::Fixed(4);
     assert_eq!(method(fixed)?, Method::Speculative);
     // What a checkpoint that is not on disk yet reads is not known.
-    assert_eq!(method(|o| o.drafter = Some(DrafterKind::Parallel))?, Method::Speculative);
+    assert_eq!(method(|o| o.drafter = Some(DrafterKind::Parallel.into()))?, Method::Speculative);
     let on_ranks = |o: &mut Options| o.placement = "drafter=rank:0,target=rank:1".parse().ok();
     assert_eq!(method(on_ranks)?, Method::Auto);
     Ok(())
@@ -184,31 +191,80 @@ fn models_on_devices_of_their_own_use_the_fastest_method() -> Result<(), String>
 
 #[test]
 fn auto_is_speculative_decoding_where_nothing_else_is_supported() -> Result<(), String> {
-    let only_speculative: [fn(&mut Options); 5] = [
-        |o| o.tree = Tree::Auto,
-        |o| o.lookup = Lookup::Suffix,
+    let only_speculative: [fn(&mut Options); 3] = [
         |o| o.draft_tokens = DraftTokens::Assisted,
-        |o| o.drafter = Some(DrafterKind::Eagle),
-        |o| o.drafter = Some(DrafterKind::Ouroboros),
+        |o| o.drafter = Some(DrafterKind::Eagle.into()),
+        |o| o.drafter = Some(DrafterKind::Ouroboros.into()),
     ];
     for method in [None, Some(Method::Auto)] {
         for change in only_speculative {
             let plan = plan(|options| {
                 options.draft_model = Some("drafter".into());
                 options.placement = "drafter=cpu:0,target=cpu:1".parse().ok();
-                options.method = method;
+                options.method = method.map(Method::into);
                 change(options);
             })?;
             assert_eq!(plan.method(), Method::Speculative);
         }
     }
-    let automatic = plan(|options| {
-        options.draft_model = Some("drafter".into());
-        (options.method, options.tree) = (Some(Method::Auto), Tree::Auto);
-    })?;
-    // Speculative decoding, so drafter and target share all cores.
-    assert!(automatic.placement().is_shared());
+    for (tree, lookup) in [(Tree::Auto, Lookup::None), (Tree::None, Lookup::Suffix)] {
+        let expected = MethodOptions::Speculative { tree: tree.clone(), lookup };
+        for method in [None, Some(Method::Auto), Some(Method::Speculative)] {
+            let found = MethodOptions::of(method, tree.clone(), lookup, PearlOptions::default());
+            assert_eq!(found, Ok(Some(expected.clone())));
+        }
+    }
     Ok(())
+}
+
+#[test]
+fn only_easyspec_has_layers_and_a_calibration() {
+    let of = |kind, layers: Option<&str>, calibration| {
+        DrafterOptions::of(kind, layers.and_then(|text| text.parse().ok()), calibration)
+            .map_err(|error| error.to_string())
+    };
+    let never = Some(CalibrationPolicy::Never);
+    assert!(of(Some(DrafterKind::EasySpec), Some("0,1-2"), never).is_ok());
+    let refused = of(None, Some("0,1-2"), None).err().unwrap_or_default();
+    assert!(refused.starts_with("`layer_groups` has no effect without `drafter = easyspec`"));
+    let refused = of(Some(DrafterKind::Model), None, never).err().unwrap_or_default();
+    assert!(refused.contains("leave `calibration` out"));
+}
+
+#[test]
+fn a_method_has_only_its_own_options() {
+    let paper: PearlOptions = "paper".parse().unwrap_or_default();
+    let eager = PearlOptions::default();
+    let of = |method, tree, lookup, pearl| {
+        MethodOptions::of(Some(method), tree, lookup, pearl).map_err(|error| error.to_string())
+    };
+    let pearl = of(Method::Pearl, Tree::None, Lookup::None, paper);
+    assert_eq!(pearl, Ok(Some(MethodOptions::Pearl(paper))));
+    let ssd = of(Method::Ssd, Tree::None, Lookup::Suffix, eager);
+    assert_eq!(ssd, Ok(Some(MethodOptions::Ssd { lookup: Lookup::Suffix })));
+    // One option switches to the baseline, for which no option of drafts counts.
+    let plain = of(Method::Autoregressive, Tree::Auto, Lookup::Suffix, paper);
+    assert_eq!(plain, Ok(Some(Method::Autoregressive.into())));
+    for (method, tree, lookup, pearl, message) in [
+        (
+            Method::Dsi,
+            Tree::Auto,
+            Lookup::None,
+            eager,
+            "the method dsi drafts chains: leave `tree`",
+        ),
+        (
+            Method::Pearl,
+            Tree::None,
+            Lookup::Suffix,
+            eager,
+            "whole drafts, and the method pearl has",
+        ),
+        (Method::Ssd, Tree::None, Lookup::None, paper, "`pearl` has no effect without `method = p"),
+    ] {
+        let refused = of(method, tree, lookup, pearl);
+        assert!(refused.as_ref().is_err_and(|error| error.contains(message)), "{refused:?}");
+    }
 }
 
 #[test]
@@ -217,128 +273,48 @@ fn conflicting_options_are_refused_with_a_way_out() {
         let message = plan(change).err().unwrap_or_default();
         assert!(message.contains(word), "{word}: {message}");
     };
-    refuse(|o| o.drafter = Some(DrafterKind::Model), "set `draft_model`");
-    refuse(|o| o.drafter = Some(DrafterKind::EasySpec), "\"easyspec\" needs a checkpoint");
-    refuse(|o| o.layers = Some(LayerStrategy::Parallel(2)), "`drafter = easyspec`");
-    refuse(|o| o.calibration = Some(CalibrationPolicy::Never), "leave `calibration` out");
+    refuse(|o| o.drafter = Some(DrafterKind::Model.into()), "set `draft_model`");
+    refuse(|o| o.drafter = Some(DrafterKind::EasySpec.into()), "\"easyspec\" needs a checkpoint");
     refuse(
         |o| {
+            let layers = LayerStrategy::Parallel(0);
+            let easyspec = EasySpec { layers, ..EasySpec::default() };
+            o.drafter = Some(DrafterOptions::EasySpec(easyspec));
             o.draft_model = Some("x".into());
-            o.layers = "0,1-2".parse().ok();
-        },
-        "`layer_groups`",
-    );
-    refuse(
-        |o| {
-            (o.drafter, o.draft_model) = (Some(DrafterKind::EasySpec), Some("x".into()));
-            o.layers = Some(LayerStrategy::Parallel(0));
         },
         "`layer_parallel_size` is 0",
     );
     refuse(
         |o| {
-            (o.drafter, o.draft_model) = (Some(DrafterKind::EasySpec), Some("x".into()));
+            (o.drafter, o.draft_model) = (Some(DrafterKind::EasySpec.into()), Some("x".into()));
             o.placement = "drafter=rank:0/rank:1,target=rank:2".parse().ok();
         },
         "the pipeline stages rank:0/rank:1",
     );
-    refuse(|o| o.drafter = Some(DrafterKind::Medusa), "\"medusa\" needs a checkpoint");
-    refuse(|o| o.method = Some(Method::Speculative), "needs a drafter");
     refuse(
         |o| {
-            o.draft_model = Some("x".into());
-            o.drafter = Some(DrafterKind::PromptLookup);
-        },
-        "does not use a model",
-    );
-    refuse(
-        |o| {
-            (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Pearl));
+            o.drafter = Some(DrafterKind::PromptLookup.into());
+            o.method = Some(Method::Pearl.into());
             o.draft_tokens = DraftTokens::Assisted;
         },
         "the method pearl has none",
     );
-    refuse(
-        |o| {
-            o.draft_model = Some("x".into());
-            o.additional_drafters =
-                ["lookahead".parse().unwrap_or_else(|never| match never {})].to_vec();
-        },
-        "the drafter lookahead learns",
-    );
-    refuse(
-        |o| {
-            o.drafter = Some(DrafterKind::Lookahead);
-            o.additional_drafters = vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)];
-        },
-        "leave `additional_drafters` out",
-    );
-    refuse(
-        |o| (o.drafter, o.method) = (Some(DrafterKind::Lookahead), Some(Method::Dsi)),
-        "does not wait for",
-    );
-    refuse(
-        |o| {
-            (o.drafter, o.method) = (Some(DrafterKind::Ouroboros), Some(Method::Pearl));
-            o.draft_model = Some("x".into());
-        },
-        "the drafter ouroboros learns",
-    );
-    // The kind of drafter is enough: the checkpoint may still have to be downloaded.
-    refuse(
-        |o| {
-            (o.drafter, o.method) = (Some(DrafterKind::Medusa), Some(Method::Pearl));
-            o.draft_model = Some("x".into());
-        },
-        "the drafter medusa reads hidden states",
-    );
-    refuse(
-        |o| {
-            (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Dsi));
-            o.additional_drafters = "lookahead".parse().into_iter().collect();
-        },
-        "the drafter lookahead learns",
-    );
-    refuse(
-        |o| {
-            (o.draft_model, o.lookup) = (Some("x".into()), Lookup::Suffix);
-            o.method = Some(Method::Pearl);
-        },
-        "whole drafts, and the method pearl has none",
-    );
-    refuse(
-        |o| (o.drafter, o.lookup) = (Some(DrafterKind::Lookahead), Lookup::Suffix),
-        "the drafter lookahead learns from all of its own",
-    );
-    refuse(|o| o.draft_tokens = DraftTokens::Fixed(0), "1 to 64");
-    refuse(|o| o.draft_tokens = DraftTokens::Fixed(65), "65");
-    refuse(|o| o.tree = "top:0".parse().unwrap_or_default(), "top:0");
-    refuse(|o| o.tree = "top:4x5:0".parse().unwrap_or_default(), "top:4x5:0");
-    refuse(|o| o.tree = "top:30x20".parse().unwrap_or_default(), "512 nodes");
-    refuse(|o| o.tree = Tree::Sampled { branching: vec![9; 9] }, "512 nodes");
-    refuse(|o| o.tree = Tree::Ranked { nodes: 0 }, "ranked:0");
-    refuse(|o| o.tree = Tree::Ranked { nodes: 513 }, "512 nodes");
-    refuse(
-        |o| {
-            (o.drafter, o.tree) = (Some(DrafterKind::Lookahead), Tree::Auto);
-        },
-        "lookahead, which decides the shape",
-    );
-    refuse(
-        |o| {
-            o.draft_model = Some("x".into());
-            (o.draft_tokens, o.tree) = (DraftTokens::Assisted, Tree::Auto);
-        },
-        "or to the largest depth",
-    );
+    for (tree, word) in [
+        ("top:0", "top:0"),
+        ("top:4x5:0", "top:4x5:0"),
+        ("top:30x20", "512 nodes"),
+        ("sampled:9,9,9,9,9,9,9,9,9", "512 nodes"),
+        ("ranked:0", "ranked:0"),
+        ("ranked:513", "512 nodes"),
+    ] {
+        let message = drafts(DraftTokens::Auto, tree, DrafterKind::Model).err();
+        assert!(message.as_ref().is_some_and(|message| message.contains(word)), "{message:?}");
+    }
+    let lookahead = drafts(DraftTokens::Auto, "auto", DrafterKind::Lookahead).err();
+    assert!(lookahead.is_some_and(|error| error.contains("lookahead, which decides the shape")));
+    let assisted = drafts(DraftTokens::Assisted, "auto", DrafterKind::Model).err();
+    assert!(assisted.is_some_and(|error| error.contains("or to the largest depth")));
     refuse(|o| o.placement = "target=cpu:7".parse().ok(), "core 7");
-    refuse(
-        |o| {
-            (o.draft_model, o.method) = (Some("x".into()), Some(Method::Ssd));
-            o.additional_drafters = vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)];
-        },
-        "the method ssd has one drafter",
-    );
     refuse(
         |o| {
             o.draft_model = Some("x".into());
@@ -348,46 +324,63 @@ fn conflicting_options_are_refused_with_a_way_out() {
     );
 }
 
+/// The kind of drafter is enough: the checkpoint may still have to be downloaded.
 #[test]
-fn options_without_effect_are_refused_with_the_option_that_they_need() {
-    let refuse = |change: fn(&mut Options), option: &str, needed: &str| {
+fn drafters_that_need_more_than_their_method_offers_are_refused() {
+    use DrafterKind as Kind;
+    let lookup = MethodOptions::Speculative { tree: Tree::None, lookup: Lookup::Suffix };
+    for (drafter, method, additional, word) in [
+        (Kind::Lookahead, Method::Dsi.into(), None, "does not wait for"),
+        (Kind::Ouroboros, Method::Pearl.into(), None, "the drafter ouroboros learns"),
+        (Kind::Medusa, Method::Pearl.into(), None, "the drafter medusa reads hidden states"),
+        (
+            Kind::Model,
+            Method::Speculative.into(),
+            Some("lookahead"),
+            "the drafter lookahead learns",
+        ),
+        (Kind::PromptLookup, Method::Dsi.into(), Some("lookahead"), "the drafter lookahead learns"),
+        (Kind::Lookahead, Method::Speculative.into(), Some("suffix"), "`additional_drafters` out"),
+        (Kind::Lookahead, lookup, None, "the drafter lookahead learns from all of its own"),
+        (Kind::Model, Method::Ssd.into(), Some("suffix"), "the method ssd has one drafter"),
+    ] {
+        let message = plan(|options| {
+            options.draft_model = drafter.has_model().then(|| "x".into());
+            (options.drafter, options.method) = (Some(drafter.into()), Some(method));
+            options.additional_drafters = additional.into_iter().flat_map(str::parse).collect();
+        });
+        let message = message.err().unwrap_or_default();
+        assert!(message.contains(word), "{word}: {message}");
+    }
+}
+
+#[test]
+fn options_of_drafts_need_a_drafter() {
+    type Change = fn(&mut Options);
+    let changes: [(&str, Change); 3] = [
+        ("lookup", |o| o.method = Some(MethodOptions::Ssd { lookup: Lookup::Suffix })),
+        ("draft_tokens", |o| o.draft_tokens = DraftTokens::Fixed(3)),
+        ("additional_drafters", |o| o.additional_drafters.extend("prompt-lookup".parse())),
+    ];
+    for (option, change) in changes {
         let message = plan(change).err().unwrap_or_default();
-        let expected = format!("`{option}` has no effect without {needed}");
+        let expected = format!("`{option}` has no effect without `draft_model` or `drafter`");
         assert!(message.starts_with(&expected), "{message}");
         // One option switches to the baseline, for which no option of drafts counts.
         let baseline = plan(|options| {
             change(options);
-            options.method = Some(Method::Autoregressive);
+            options.method = Some(Method::Autoregressive.into());
         });
         assert_eq!(baseline.err(), None);
-    };
-    let drafter = "`draft_model` or `drafter`";
-    refuse(|o| o.tree = "top:2x2".parse().unwrap_or_default(), "tree", drafter);
-    refuse(|o| o.draft_tokens = DraftTokens::Fixed(3), "draft_tokens", drafter);
-    let additional = |o: &mut Options| {
-        o.additional_drafters = "prompt-lookup".parse().into_iter().collect();
-    };
-    refuse(additional, "additional_drafters", drafter);
-    refuse(|o| o.lookup = Lookup::Suffix, "lookup", drafter);
-    let pearl = |o: &mut Options| {
-        o.drafter = Some(DrafterKind::PromptLookup);
-        o.pearl = "paper".parse().unwrap_or_default();
-    };
-    refuse(pearl, "pearl", "`method = pearl`");
-    let calibration = |o: &mut Options| o.calibration = Some(CalibrationPolicy::Never);
-    refuse(calibration, "calibration", "`drafter = easyspec`");
+    }
 }
 
 /// Phrases do not count as draft tokens, so they do not lower the largest number of those.
 #[test]
 fn phrases_are_additional_to_the_draft_tokens() {
-    let shape = |draft_tokens, tree: &str| {
-        let plan = plan(|options| {
-            options.draft_model = Some("drafter".into());
-            options.drafter = Some(DrafterKind::Ouroboros);
-            (options.draft_tokens, options.tree) = (draft_tokens, tree.parse().unwrap_or_default());
-        })?;
-        Ok::<_, String>((plan.shape().length(), plan.shape().depth()))
+    let shape = |draft_tokens, tree| {
+        let drafts = drafts(draft_tokens, tree, DrafterKind::Ouroboros)?;
+        Ok::<_, String>((drafts.shape.length(), drafts.shape.depth()))
     };
     let automatic = shape(DraftTokens::Auto, "none");
     assert_eq!(automatic.map(|(length, depth)| depth - length), Ok(PHRASE_TOKENS));
@@ -407,18 +400,12 @@ fn phrases_are_additional_to_the_draft_tokens() {
 
 #[test]
 fn trees_that_grow_have_limits_and_a_fixed_tree_for_seeds() -> Result<(), String> {
-    let grown = |draft_tokens| {
-        plan(|options| {
-            options.draft_model = Some("drafter".into());
-            (options.draft_tokens, options.tree) = (draft_tokens, Tree::Auto);
-        })
-    };
-    let auto = grown(DraftTokens::Auto)?;
-    assert_eq!(auto.trees(), Some(TreeLimits { depth: 16, nodes: 64 }));
-    assert_eq!((auto.shape().max_nodes(), auto.length()), (8, DraftLength::Auto));
-    let short = grown(DraftTokens::Fixed(2))?;
-    assert_eq!(short.trees(), Some(TreeLimits { depth: 2, nodes: 64 }));
-    assert!(short.shape().depth() <= 2 && short.length() == DraftLength::Auto);
+    let auto = drafts(DraftTokens::Auto, "auto", DrafterKind::Model)?;
+    assert_eq!(auto.trees, Some(TreeLimits { depth: 16, nodes: 64 }));
+    assert_eq!((auto.shape.max_nodes(), auto.length), (8, DraftLength::Auto));
+    let short = drafts(DraftTokens::Fixed(2), "auto", DrafterKind::Model)?;
+    assert_eq!(short.trees, Some(TreeLimits { depth: 2, nodes: 64 }));
+    assert!(short.shape.depth() <= 2 && short.length == DraftLength::Auto);
     assert_eq!(plan(|_| ())?.trees(), None);
     Ok(())
 }

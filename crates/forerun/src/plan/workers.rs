@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// let options = Options {
 ///     model: "models/target".into(),
-///     method: Some(Method::Pearl),
-///     drafter: Some(DrafterKind::PromptLookup),
+///     method: Some(Method::Pearl.into()),
+///     drafter: Some(DrafterKind::PromptLookup.into()),
 ///     placement: Some("target=cpu:0".parse()?),
 ///     ..Options::default()
 /// };

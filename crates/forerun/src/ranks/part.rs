@@ -2,12 +2,11 @@
 
 use super::{DECODING_RANK, RankError, RankSite};
 use crate::error::ForerunError;
-use crate::memory::CorePart;
 use crate::plan::{WorkerDescription, WorkerDevice, WorkerModel};
 use forerun_core::Role;
 use forerun_cpu::{
-    CpuPages, Exchange, Share, Stage, StageFollower, StagedModel, Team, TensorParallelFollower,
-    TensorParallelModel, Weights,
+    CorePart, CpuPages, Exchange, Share, Stage, StageFollower, StagedModel, Team,
+    TensorParallelFollower, TensorParallelModel, Weights,
 };
 use forerun_formats::{FeatureSource, LoadError};
 use forerun_model::Forward;
@@ -193,8 +192,8 @@ mod tests {
             let options = Options {
                 model: "target".into(),
                 draft_model: kind.has_model().then(|| "drafter".into()),
-                method: Some(method.parse().unwrap()),
-                drafter: Some(kind),
+                method: Some(method.parse::<crate::Method>().unwrap().into()),
+                drafter: Some(kind.into()),
                 additional_drafters: if kind.has_model() { vec![also] } else { Vec::new() },
                 placement: Some(placement.parse().unwrap()),
                 ..Options::default()

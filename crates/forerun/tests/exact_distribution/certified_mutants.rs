@@ -238,6 +238,7 @@ impl<'a> DecodingSetup<'a> {
             verification,
             randomness: KeyedRandomness { seed: request.seed.unwrap_or(0), sample: 0 },
             constraint: request.grammar.as_ref().map(constraint),
+            ..Sampling::greedy()
         }
     }
 }
@@ -299,7 +300,7 @@ impl Laboratory {
 
     fn plain(folders: &Folders) -> Options {
         let [target, ..] = folders.paths();
-        let (method, threads) = (Some(Method::Autoregressive), Some(1));
+        let (method, threads) = (Some(Method::Autoregressive.into()), Some(1));
         Options { model: target.into(), method, threads, ..Options::default() }
     }
 

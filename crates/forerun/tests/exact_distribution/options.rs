@@ -1,7 +1,7 @@
 //! Sampling options.
 
 use crate::tables::VOCAB;
-use forerun_core::{Constraint, Sampling, SamplingOptions, TokenId, Verification, reference};
+use forerun_core::{Constraint, Dry, Sampling, SamplingOptions, TokenId, Verification, reference};
 
 pub(crate) fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
     let verification = Verification::Rejection;
@@ -59,6 +59,25 @@ pub(crate) fn more_options() -> Vec<Sampling> {
             ..warm()
         },
         Sampling { options: SamplingOptions { min_p: 0.3, ..warm().options }, ..warm() },
+        Sampling { options: SamplingOptions { typical_p: 0.6, ..warm().options }, ..warm() },
+        Sampling { options: SamplingOptions { top_n_sigma: 0.9, ..warm().options }, ..warm() },
+        Sampling {
+            options: SamplingOptions {
+                xtc_probability: 0.5,
+                xtc_threshold: 0.2,
+                dynatemp_range: 0.8,
+                ..warm().options
+            },
+            ..warm()
+        },
+        Sampling {
+            options: SamplingOptions {
+                dry: Dry { multiplier: 0.8, allowed_length: 1, ..Dry::default() },
+                ..warm().options
+            },
+            dry_breakers: [vec![2]].into(),
+            ..warm()
+        },
         Sampling { constraint: constraint(3), ..warm() },
         Sampling {
             constraint: constraint(2),

@@ -1,6 +1,7 @@
 //! The requests of the matrix: all ways of sampling, penalties, biases and grammars.
 
 use super::TOKENS;
+use forerun::method::Dry;
 use forerun::text::GrammarKind;
 use forerun::{Grammar, Request, SamplingOptions, Verification, VerificationChoice};
 
@@ -23,13 +24,21 @@ pub(super) fn requests(number: usize) -> Vec<Request> {
         coupled(1.0, 0, 0.9),
         coupled(1.5, 0, 1.0),
     ];
-    let mut others = vec![Request {
-        sampling: SamplingOptions { min_p: 0.08, ..coupled(1.0, 0, 1.0).sampling },
-        ..coupled(1.0, 0, 1.0)
-    }];
+    let warm = || coupled(1.0, 0, 1.0).sampling;
+    let xtc = SamplingOptions { xtc_probability: 0.5, ..warm() };
+    let filtered = [
+        SamplingOptions { min_p: 0.08, ..warm() },
+        SamplingOptions { typical_p: 0.8, dynatemp_range: 0.5, ..warm() },
+        SamplingOptions { top_n_sigma: 1.5, ..xtc },
+    ];
+    let mut others: Vec<Request> =
+        filtered.map(|sampling| Request { sampling, ..coupled(1.0, 0, 1.0) }).into();
     for warm in [base.clone(), coupled(0.9, 0, 1.0)] {
         let own = || warm.sampling.clone();
         let logit_bias = [(10, 2.5), (101, 3.0), (97, -100.0)].into();
+        // The oracle knows no breakers.
+        let sequence_breakers = Vec::new();
+        let dry = Dry { multiplier: 0.8, sequence_breakers, ..Dry::default() };
         // Negative penalties make the text repetitive, as prompt lookup needs.
         let [frequency_penalty, presence_penalty] = [-0.2, -0.6];
         let options = [
@@ -37,6 +46,7 @@ pub(super) fn requests(number: usize) -> Vec<Request> {
             SamplingOptions { frequency_penalty: 0.8, ..own() },
             SamplingOptions { presence_penalty: 1.5, ..own() },
             SamplingOptions { frequency_penalty, presence_penalty, ..own() },
+            SamplingOptions { dry, ..own() },
             SamplingOptions { logit_bias, ..own() },
         ];
         others.extend(options.map(|sampling| Request { sampling, ..warm.clone() }));

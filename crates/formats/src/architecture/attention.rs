@@ -3,7 +3,8 @@
 use super::Latent;
 use crate::config::RopeScaling;
 
-/// Attention with grouped queries, which is causal except in blocks, with or without RoPE.
+/// Attention with grouped queries, which is causal except in blocks and encoders, with or without
+/// RoPE.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// Number of query heads.
@@ -14,8 +15,8 @@ pub struct Attention {
     pub head_dim: usize,
     /// The number of positions that a row attends to, including its own; `None` for all of them.
     pub window: Option<usize>,
-    /// Whether the rows of a block also attend to the later rows of their block
-    /// ([`Input::Block`](crate::Input::Block)).
+    /// Whether rows also attend to the later rows of their block
+    /// ([`Input::Block`](crate::Input::Block)), or of their text in an encoder (BERT).
     pub sees_block: bool,
     /// The factor of scores. Most models use 1/√head_dim ([`Attention::default_scale`]).
     pub score_scale: f32,

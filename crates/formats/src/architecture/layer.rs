@@ -14,6 +14,9 @@ pub struct Layer {
     pub attention: Option<Attention>,
     /// The recurrent mixer, unless the layer has attention.
     pub recurrent: Option<Recurrent>,
+    /// Whether attention and the MLP add to what they read, which is normed, and not to the hidden
+    /// state. The norm after the layer is then the next layer's first, or the final norm (BERT).
+    pub post_norm: bool,
     /// Whether there is a norm of what attention adds (Gemma 2, OLMo 2).
     pub attention_output_norm: bool,
     /// What the MLP and the experts read.
@@ -154,6 +157,7 @@ impl Layer {
             attention_norm: AttentionNorm::Hidden,
             attention: Some(attention),
             recurrent: None,
+            post_norm: false,
             attention_output_norm: false,
             mlp_input: MlpInput::Hidden,
             mlp: Some(mlp),

@@ -53,6 +53,7 @@ impl UnpackedBlock {
 
     /// Returns the block's scale. It is an f16, widened exactly, or a power of two for
     /// [`BlockType::MXFP4`].
+    #[inline]
     #[must_use]
     pub fn scale(&self) -> f32 {
         self.scale
@@ -61,24 +62,28 @@ impl UnpackedBlock {
     /// Returns the factor of the minima: an f16, widened exactly, or zero for types without minima.
     /// It has the opposite sign of the stored one for [`BlockType::Q4_1`] and [`BlockType::Q5_1`],
     /// which add it.
+    #[inline]
     #[must_use]
     pub fn minimum(&self) -> f32 {
         self.minimum
     }
 
     /// Returns the scales of the groups. They are 1 if the type has none.
+    #[inline]
     #[must_use]
     pub fn scales(&self) -> &[i8] {
         &self.scales[..self.block_type.groups()]
     }
 
     /// Returns the minima of the groups. They are 1 if the type has none.
+    #[inline]
     #[must_use]
     pub fn minima(&self) -> &[u8] {
         &self.minima[..self.block_type.groups()]
     }
 
     /// Returns the quants of the weights. [`BlockType::levels`] says what they stand for.
+    #[inline]
     #[must_use]
     pub fn quants(&self) -> &[u8] {
         &self.quants[..self.block_type.weights()]

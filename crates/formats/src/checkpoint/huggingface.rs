@@ -80,12 +80,14 @@ pub(super) fn locate(
     let parsed = files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let prefix = match config.family {
         Family::Gpt2 | Family::Falcon => Some("transformer."),
-        Family::Opt => Some("model."),
-        _ => None,
+        // Models for embeddings are stored without their head.
+        _ => Some("model."),
     };
     let shards = Shards { index, files, parsed, multimodal: config.multimodal, prefix };
     shards.reject_duplicates()?;
     config.tie_word_embeddings &= !shards.has_another_head(config);
+    // A model for embeddings does not use its head.
+    config.tie_word_embeddings |= config.pooling.is_some() && !shards.has_head(config);
     let config = &*config;
     let mut locations = HashMap::new();
     let architecture = config.architecture();
@@ -156,9 +158,9 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
     [format!("language_model.{name}"), new]
 }
 
-/// Whether a tensor is one that transformers does not read either: it belongs to a layer after
-/// those of the model, where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer that predicts a
-/// further token, or to keys that no layer attends to.
+/// Whether a tensor does not change the model's outputs: it belongs to a layer after those of the
+/// model, where DeepSeek-V3, GLM-4.5 and others have a layer that predicts a further token, to keys
+/// that no layer attends to, or to an indexer that chooses all positions.
 fn is_unused(name: &str, config: &Config) -> bool {
     let in_part = ["language_model.model.", "model.language_model."];
     let of_part = in_part.iter().find_map(|part| name.strip_prefix(part));
@@ -170,6 +172,10 @@ fn is_unused(name: &str, config: &Config) -> bool {
         Family::Glm4Moe | Family::Glm4MoeLite | Family::DeepseekV3 => {
             layer >= Some(config.num_hidden_layers)
         }
+        family if family.is_sparse() => {
+            layer >= Some(config.num_hidden_layers) || name.contains(".self_attn.indexer.")
+        }
+        Family::Ernie45Moe => name.starts_with("model.mtp_"),
         // Published files store the keys of layers that attend to those of others.
         Family::Gemma4 => {
             let is_of_keys = ["k_proj", "v_proj", "k_norm", "v_norm"]
@@ -178,6 +184,7 @@ fn is_unused(name: &str, config: &Config) -> bool {
             is_of_keys && layer.is_some_and(|layer| config.keys_of(layer).is_some())
         }
         family if family.is_hybrid_qwen() => name.starts_with("mtp."),
+        Family::Bert => name.starts_with("pooler.") || name == "embeddings.position_ids",
         _ => false,
     }
 }
@@ -190,6 +197,7 @@ fn is_of_images(name: &str) -> bool {
         "model.vision_tower.",
         "model.multi_modal_projector.",
         "model.embed_vision.",
+        "model.vision_embedder.",
         "model.audio_tower.",
         "model.embed_audio.",
         "model.visual.",
@@ -216,6 +224,10 @@ impl Shards<'_> {
             None => 0,
         };
         Some((shard, self.parsed.get(shard)?.tensors.get(name)?))
+    }
+
+    fn has_head(&self, config: &Config) -> bool {
+        self.find(&StoredAs::of(Tensor::Head, config, &config.architecture()).name).is_some()
     }
 
     /// Whether both the embedding and the head are stored, and differ. Equal ones are read as a
@@ -257,8 +269,10 @@ impl Shards<'_> {
             }
         }
         let fused = StoredAs::in_all_experts(tensor, config, architecture);
-        let is_stored = |form: &StoredAs| self.find(&form.name).is_some();
-        fused.filter(|fused| is_stored(fused) && !is_stored(&stored)).unwrap_or(stored)
+        let shape = |form: &StoredAs| self.find(&form.name).map(|(_, tensor)| &tensor.shape);
+        let is_fused =
+            |fused: &StoredAs| shape(fused).is_some() && shape(&stored) != Some(&stored.shape);
+        fused.filter(is_fused).unwrap_or(stored)
     }
 
     fn locate(&self, tensor: Tensor, stored_as: &StoredAs) -> Result<Location, LoadError> {

@@ -82,7 +82,7 @@ fn reject_other_formats(bytes: &[u8], file: &Path) -> Result<(), LoadError> {
     } else {
         return Ok(());
     };
-    Err(LoadError::Format { file: file.to_owned(), expected: "a llama2.c v0 checkpoint", found })
+    Err(LoadError::Format { file: file.to_owned(), expected: "a model", found })
 }
 
 fn is_image(bytes: &[u8]) -> bool {

@@ -42,8 +42,9 @@ pub use tensor_rows::TensorRows;
 pub use weight_file::WeightFile;
 
 use crate::architecture::Architecture;
-use crate::config::Config;
+use crate::config::{Config, Pooling};
 use crate::embedded_model::EmbeddedModel;
+use crate::speculator::mtp;
 use crate::weight_type::WeightType;
 use assembled::{Assembled, AssembledRows};
 use gguf::{GgufMetadata, GgufModel};
@@ -185,6 +186,7 @@ impl Checkpoint {
         if file.exists() {
             config.apply_generation_config(&read_text(&file)?, &file)?;
         }
+        config.pooling = Pooling::read(directory)?.or(config.pooling);
 
         let single = directory.join("model.safetensors");
         let index_file = directory.join("model.safetensors.index.json");
@@ -251,6 +253,16 @@ impl Checkpoint {
         Ok(Self { path, config, architecture, files: parts, locations, gguf })
     }
 
+    /// Opens the layer for multi-token prediction of this GGUF model as a model of its own.
+    pub(crate) fn open_mtp(&self, layout: &mtp::Layout) -> Result<Self, LoadError> {
+        let map = |file: &WeightFile| WeightFile::map(file.path().to_owned());
+        let files = self.files.iter().map(map).collect::<Result<Vec<_>, _>>()?;
+        let locations = GgufModel::locate_mtp(&files, layout)?;
+        let (path, config) = (self.path.clone(), self.config.clone());
+        let architecture = layout.architecture();
+        Ok(Self { path, config, architecture, files, locations, gguf: None })
+    }
+
     /// Returns the metadata of a GGUF file, such as its tokenizer; `None` for other formats.
     pub fn gguf(&self) -> Option<GgufMetadata<'_>> {
         Some(self.gguf.as_ref()?.of(self.files.first()?))
@@ -288,7 +300,7 @@ impl Checkpoint {
         let read = |(tensor, location): (&Tensor, &Location)| {
             let share = match *tensor {
                 Tensor::Embedding if self.architecture.head != crate::Head::Embedding => 0.0,
-                Tensor::Positions | Tensor::LayerInputs => 0.0,
+                Tensor::Positions | Tensor::TokenTypes | Tensor::LayerInputs => 0.0,
                 Tensor::Expert(layer, ..) => {
                     let experts = self.architecture.layers.get(layer)?.experts?;
                     experts.expected_distinct(1) / experts.n_experts as f64

@@ -57,8 +57,8 @@ impl StoredAs {
     /// Returns where a checkpoint stores a tensor of an expert if those of all experts of a layer
     /// are one tensor: `mlp.experts.gate_up_proj`, `[experts, 2 · size, hidden]`, and
     /// `mlp.experts.down_proj`, `[experts, hidden, size]`. Qwen3.5's mixtures are published so, and
-    /// transformers 5 computes so. `None` for other tensors, and for families with a form of their
-    /// own.
+    /// transformers 5 computes so. `None` for other tensors, and for families with another module
+    /// of experts.
     pub(crate) fn in_all_experts(
         tensor: Tensor,
         config: &Config,
@@ -69,8 +69,7 @@ impl StoredAs {
             return None;
         };
         let mut stored = Self::of(tensor, config, architecture);
-        let one_by_one = format!(".mlp.experts.{expert}.");
-        let (layer, _) = stored.name.split_once(&one_by_one)?;
+        let (layer, _) = stored.name.split_once(".mlp.experts.")?;
         let name = if part == E::Down { "down_proj" } else { "gate_up_proj" };
         stored.name = format!("{layer}.mlp.experts.{name}");
         stored.place_in_all_experts(expert, part, config);
@@ -107,6 +106,20 @@ impl StoredAs {
         use Family as F;
         use LayerTensor as T;
         let family = config.family;
+        let layer_after_norm = match tensor {
+            Tensor::FinalNorm | Tensor::FinalNormBias => Some(config.num_hidden_layers),
+            Tensor::Layer(layer, T::AttentionNorm | T::AttentionNormBias) => Some(layer),
+            _ => None,
+        };
+        if let Some(layer) = layer_after_norm.filter(|_| family == F::Bert) {
+            let kind = if self.name.ends_with(".bias") { "bias" } else { "weight" };
+            // The norm of the embeddings, or the last one of the layer before.
+            self.name = match layer.checked_sub(1) {
+                None => format!("embeddings.LayerNorm.{kind}"),
+                Some(before) => format!("encoder.layer.{before}.output.LayerNorm.{kind}"),
+            };
+            return;
+        }
         let name = match (family, tensor) {
             (F::Phi, Tensor::FinalNorm) => "model.final_layernorm.weight",
             (F::Phi, Tensor::FinalNormBias) => "model.final_layernorm.bias",
@@ -114,7 +127,10 @@ impl StoredAs {
             (F::GptNeoX, Tensor::FinalNorm) => "gpt_neox.final_layer_norm.weight",
             (F::GptNeoX, Tensor::FinalNormBias) => "gpt_neox.final_layer_norm.bias",
             (F::GptNeoX, Tensor::Head) => "embed_out.weight",
-            (F::Lfm2, Tensor::FinalNorm) => "model.embedding_norm.weight",
+            (F::Lfm2 | F::Lfm2Moe, Tensor::FinalNorm) => "model.embedding_norm.weight",
+            (F::Bert, Tensor::Embedding) => "embeddings.word_embeddings.weight",
+            (F::Bert, Tensor::Positions) => "embeddings.position_embeddings.weight",
+            (F::Bert, Tensor::TokenTypes) => "embeddings.token_type_embeddings.weight",
             (F::Gpt2, Tensor::Embedding) => "transformer.wte.weight",
             (F::Gpt2, Tensor::Positions) => "transformer.wpe.weight",
             (F::Gpt2 | F::Falcon, Tensor::FinalNorm) => "transformer.ln_f.weight",
@@ -135,10 +151,8 @@ impl StoredAs {
             architecture.layers.get(layer).is_some_and(|layer| layer.experts.is_some());
         let is_shared = has_experts && family != F::Gemma4;
         let shared = |module| match family {
-            F::Glm4Moe | F::Glm4MoeLite | F::DeepseekV2 | F::DeepseekV3 => {
-                format!("mlp.shared_experts.{module}")
-            }
-            _ => format!("mlp.shared_expert.{module}"),
+            F::Qwen2Moe | F::Qwen3Next | F::Qwen35Moe => format!("mlp.shared_expert.{module}"),
+            _ => format!("mlp.shared_experts.{module}"),
         };
         let values_are_keys = |layer| {
             let of_global = config.global_heads.is_some_and(|heads| heads.values_are_keys);
@@ -160,17 +174,18 @@ impl StoredAs {
             }
             (F::Gemma4, T::Value | T::ValueBias) if values_are_keys(layer) => "self_attn.k_proj",
             (F::Gemma4, T::Router) => "router.proj",
-            (F::Mixtral, T::Router) => "block_sparse_moe.gate",
+            (F::Mixtral | F::MiniMaxM2, T::Router) => "block_sparse_moe.gate",
             (F::GraniteMoe | F::GraniteMoeHybrid, T::Router) => "block_sparse_moe.router.layer",
-            (F::Lfm2, T::AttentionNorm) => "operator_norm",
-            (F::Lfm2, T::MlpNorm) => "ffn_norm",
-            (F::Lfm2, T::QueryNorm) => "self_attn.q_layernorm",
-            (F::Lfm2, T::KeyNorm) => "self_attn.k_layernorm",
-            (F::Lfm2, T::Output) => "self_attn.out_proj",
-            (F::Lfm2, T::MixerOutput) => "conv.out_proj",
-            (F::Lfm2, T::Gate) => "feed_forward.w1",
-            (F::Lfm2, T::Up) => "feed_forward.w3",
-            (F::Lfm2, T::Down) => "feed_forward.w2",
+            (F::Lfm2 | F::Lfm2Moe, T::AttentionNorm) => "operator_norm",
+            (F::Lfm2 | F::Lfm2Moe, T::MlpNorm) => "ffn_norm",
+            (F::Lfm2 | F::Lfm2Moe, T::QueryNorm) => "self_attn.q_layernorm",
+            (F::Lfm2 | F::Lfm2Moe, T::KeyNorm) => "self_attn.k_layernorm",
+            (F::Lfm2 | F::Lfm2Moe, T::Output) => "self_attn.out_proj",
+            (F::Lfm2 | F::Lfm2Moe, T::MixerOutput) => "conv.out_proj",
+            (F::Lfm2Moe, T::Router) => "feed_forward.gate",
+            (F::Lfm2 | F::Lfm2Moe, T::Gate) => "feed_forward.w1",
+            (F::Lfm2 | F::Lfm2Moe, T::Up) => "feed_forward.w3",
+            (F::Lfm2 | F::Lfm2Moe, T::Down) => "feed_forward.w2",
             (F::GptOss, T::Router | T::RouterBias) => "mlp.router",
             (F::Phi, T::Output | T::OutputBias) => "self_attn.dense",
             (F::Phi, T::Up | T::UpBias) => "mlp.fc1",
@@ -183,6 +198,13 @@ impl StoredAs {
             (F::Gpt2, T::AttentionNorm | T::AttentionNormBias) => "ln_1",
             (F::Gpt2, T::MlpNorm | T::MlpNormBias) => "ln_2",
             (F::Gpt2, T::Output | T::OutputBias) => "attn.c_proj",
+            (F::Bert, T::Query | T::QueryBias) => "attention.self.query",
+            (F::Bert, T::Key | T::KeyBias) => "attention.self.key",
+            (F::Bert, T::Value | T::ValueBias) => "attention.self.value",
+            (F::Bert, T::Output | T::OutputBias) => "attention.output.dense",
+            (F::Bert, T::MlpNorm | T::MlpNormBias) => "attention.output.LayerNorm",
+            (F::Bert, T::Up | T::UpBias) => "intermediate.dense",
+            (F::Bert, T::Down | T::DownBias) => "output.dense",
             (F::Opt, T::AttentionNorm | T::AttentionNormBias) => "self_attn_layer_norm",
             (F::Opt, T::MlpNorm | T::MlpNormBias) => "final_layer_norm",
             (F::Opt, T::Output | T::OutputBias) => "self_attn.out_proj",
@@ -198,6 +220,14 @@ impl StoredAs {
                 F::GraniteMoeHybrid,
                 T::DecayRate | T::DecayBias | T::Skip | T::MixerNorm | T::MixerOutput,
             ) => part.name().split_once('.').map(|(_, name)| format!("mamba.{name}")),
+            (F::MiniMaxM2, T::RouterCorrection) => {
+                Some("block_sparse_moe.e_score_correction_bias".to_owned())
+            }
+            (F::Lfm2Moe, T::RouterCorrection) => Some("feed_forward.expert_bias".to_owned()),
+            (F::Ernie45Moe, T::RouterCorrection) => {
+                self.shape.insert(0, 1);
+                Some("mlp.moe_statics.e_score_correction_bias".to_owned())
+            }
             _ if module.is_empty() => None,
             _ => Some(format!("{module}.{}", if part.is_bias() { "bias" } else { "weight" })),
         };
@@ -212,6 +242,7 @@ impl StoredAs {
             Family::GptNeoX => format!("gpt_neox.layers.{layer}."),
             Family::Gpt2 | Family::Falcon => format!("transformer.h.{layer}."),
             Family::Opt => format!("model.decoder.layers.{layer}."),
+            Family::Bert => format!("encoder.layer.{layer}."),
             _ => of_llama.clone(),
         };
         let name = name.or(self.name.strip_prefix(&of_llama)).unwrap_or(&self.name);
@@ -282,7 +313,7 @@ impl StoredAs {
                     _ => RowLayout::runs(queries + (index - 1) * head_dim, head_dim, set),
                 };
             }
-            Family::Cohere | Family::Cohere2 if rotated => {
+            Family::Cohere | Family::Cohere2 | Family::Ernie45 | Family::Ernie45Moe if rotated => {
                 self.layout.interleaved = Some(Interleaved::whole(head_dim));
             }
             Family::Glm | Family::Glm4 if rotated => {
@@ -385,7 +416,7 @@ impl StoredAs {
                 let outputs = 2 * (values + keys) + mixer.n_value_heads;
                 set("mamba.in_proj.weight", outputs, RowLayout::from_row(first));
             }
-            (Family::Lfm2, T::MixerBeta | T::MixerGate | T::MixerValue) => {
+            (family, T::MixerBeta | T::MixerGate | T::MixerValue) if family.is_lfm2() => {
                 let first = match part {
                     T::MixerBeta => 0,
                     T::MixerGate => values,
@@ -393,7 +424,9 @@ impl StoredAs {
                 };
                 set("conv.in_proj.weight", 3 * values, RowLayout::from_row(first));
             }
-            (Family::Lfm2, _) => self.place_convolution(part, "conv.conv", &mixer, true),
+            (family, _) if family.is_lfm2() => {
+                self.place_convolution(part, "conv.conv", &mixer, true);
+            }
             _ => self.place_convolution(part, "linear_attn.conv1d", &mixer, true),
         }
     }
@@ -439,10 +472,23 @@ impl StoredAs {
             layer.to_owned()
         };
         match config.family {
-            Family::Mixtral => {
+            Family::Mixtral | Family::MiniMaxM2 | Family::Lfm2Moe => {
                 let new = ["w1", "w3", "w2"][part.projection()];
                 let old = ["gate_proj", "up_proj", "down_proj"][part.projection()];
-                self.name = self.name.replace(".mlp.", ".block_sparse_moe.").replace(old, new);
+                let module = match config.family {
+                    Family::Lfm2Moe => ".feed_forward.",
+                    _ => ".block_sparse_moe.",
+                };
+                self.name = self.name.replace(".mlp.", module).replace(old, new);
+            }
+            // Published files have the input of all experts' matrices first.
+            Family::Qwen3VlMoe => {
+                let is_down = part == E::Down;
+                let name = if is_down { "down_proj" } else { "gate_up_proj" };
+                self.name = format!("{}.mlp.experts.{name}", in_all(&self.name));
+                self.place_in_all_experts(expert, part, config);
+                self.layout.transposed = Some(self.shape[1]);
+                self.shape.swap(1, 2);
             }
             Family::GraniteMoe | Family::GraniteMoeHybrid => {
                 let is_down = part == E::Down;

@@ -2,7 +2,8 @@
 
 use super::Config;
 use super::families::{
-    cohere, deepseek, falcon, gemma, glm, gpt, granite, hybrid, llama, olmo, phi, positions, qwen,
+    bert, cohere, deepseek, dots, ernie, falcon, gemma, glm, gpt, granite, hybrid, llama, minimax,
+    olmo, phi, positions, qwen,
 };
 use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
@@ -37,6 +38,10 @@ table_enum! {
     Qwen2Moe = &qwen::QWEN2_MOE,
     /// Qwen3's mixtures of experts.
     Qwen3Moe = &qwen::QWEN3_MOE,
+    /// Qwen3-VL for text. Afterwards it is a Qwen3.
+    Qwen3Vl = &qwen::QWEN3_VL,
+    /// Qwen3-VL's mixtures of experts for text.
+    Qwen3VlMoe = &qwen::QWEN3_VL_MOE,
     /// Qwen3-Next.
     Qwen3Next = &hybrid::QWEN3_NEXT,
     /// Qwen3.5 and 3.6.
@@ -51,6 +56,8 @@ table_enum! {
     GraniteMoeHybrid = &hybrid::GRANITE_MOE_HYBRID,
     /// LFM2.
     Lfm2 = &hybrid::LFM2,
+    /// LFM2's mixtures of experts.
+    Lfm2Moe = &hybrid::LFM2_MOE,
     /// SmolLM3.
     SmolLm3 = &llama::SMOLLM3,
     /// Gemma 2.
@@ -59,6 +66,8 @@ table_enum! {
     Gemma3 = &gemma::GEMMA3,
     /// Gemma 4 for text.
     Gemma4 = &gemma::GEMMA4,
+    /// Gemma 4 12B for text. Afterwards it is a Gemma 4.
+    Gemma4Unified = &gemma::GEMMA4_UNIFIED,
     /// Phi-1, Phi-1.5 and Phi-2.
     Phi = &phi::PHI,
     /// Phi-3, Phi-3.5 and Phi-4.
@@ -87,6 +96,18 @@ table_enum! {
     DeepseekV2 = &deepseek::DEEPSEEK_V2,
     /// DeepSeek-V3 and R1.
     DeepseekV3 = &deepseek::DEEPSEEK_V3,
+    /// DeepSeek-V3.2.
+    DeepseekV32 = &deepseek::DEEPSEEK_V32,
+    /// GLM-5.
+    GlmMoeDsa = &deepseek::GLM_MOE_DSA,
+    /// dots.llm1.
+    Dots1 = &dots::DOTS1,
+    /// ERNIE 4.5.
+    Ernie45 = &ernie::ERNIE45,
+    /// ERNIE 4.5's mixtures of experts.
+    Ernie45Moe = &ernie::ERNIE45_MOE,
+    /// MiniMax-M2.
+    MiniMaxM2 = &minimax::MINIMAX_M2,
     /// StarCoder2.
     StarCoder2 = &gpt::STARCODER2,
     /// StableLM 2.
@@ -101,6 +122,8 @@ table_enum! {
     Opt = &positions::OPT,
     /// Falcon.
     Falcon = &falcon::FALCON,
+    /// BERT, as an encoder of texts for embeddings.
+    Bert = &bert::BERT,
 }
 
 /// What distinguishes a family.
@@ -178,6 +201,17 @@ impl Family {
     /// Returns the name of the model class in `architectures`.
     pub fn architecture(self) -> &'static str {
         self.description().class
+    }
+
+    /// Whether attention reads only the positions that an indexer chooses, if there are more than it
+    /// chooses.
+    pub(crate) fn is_sparse(self) -> bool {
+        matches!(self, Self::DeepseekV32 | Self::GlmMoeDsa)
+    }
+
+    /// Whether the family is an LFM2, dense or with experts.
+    pub(crate) fn is_lfm2(self) -> bool {
+        matches!(self, Self::Lfm2 | Self::Lfm2Moe)
     }
 
     /// Whether the family is a Qwen with recurrent layers.

@@ -8,34 +8,29 @@
 mod families;
 pub(crate) mod family;
 mod parse;
+mod pooling;
 mod quantization;
 mod rope;
 mod sampling;
 pub(crate) mod unread;
+mod validation;
 mod write;
 
 use crate::architecture::{
     Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Latent,
     Layer, Mlp, MlpInput, Norm, OwnInput, PositionTable, QkNorms, Recurrent, Rope,
 };
-use crate::json_options::{JsonOptions, MAX_SIZE};
+use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 use std::path::Path;
+use validation::Validation;
 
 pub use family::Family;
+pub use pooling::{Pooling, PoolingMode};
 pub use quantization::{Quantization, ScaleSharing};
 pub use rope::{RopeScaling, Yarn};
 pub use sampling::SuggestedSampling;
-
-/// The largest number of layers that is accepted: tens of times that of any model, and small enough
-/// to describe each layer.
-pub(crate) const MAX_LAYERS: usize = 1 << 11;
-
-/// The largest number of experts of a layer that is accepted.
-pub(crate) const MAX_EXPERTS: usize = 1 << 12;
-
-/// The largest number of positions that is accepted for a convolution.
-const MAX_KERNEL: usize = 256;
+pub(crate) use validation::{MAX_EXPERTS, MAX_LAYERS};
 
 /// The description of a Llama-like model without its weights. The fields have the names that
 /// `config.json` uses, if it has such a field.
@@ -82,6 +77,13 @@ pub struct Config {
     /// The number of rows before that of position 0 in the table of position embeddings, if there
     /// is one (GPT-2, OPT).
     pub learned_positions: Option<usize>,
+    /// The number of token types, of which all tokens have the first; 0 without them (BERT).
+    pub token_types: usize,
+    /// Whether rows attend to all rows of their text, also later ones (BERT).
+    pub bidirectional: bool,
+    /// How a text's hidden states become its embedding, if the model is one for embeddings. It
+    /// generates no text then.
+    pub pooling: Option<Pooling>,
     /// RoPE's base and scaling in the layers with a window, if they have their own (Gemma 3).
     pub local_rope: Option<(f32, RopeScaling)>,
     /// Whether each layer has RoPE, in order; `None` if all have it. This is `no_rope_layers` in
@@ -175,6 +177,8 @@ pub enum NormPlacement {
     Before,
     /// Of what attention and the MLP add (OLMo 2).
     After,
+    /// Of the embedding, and of the sums after attention and after the MLP (BERT).
+    OfSums,
     /// Before, and of what is added (Gemma 2, GLM-4).
     Around,
     /// One before both attention and the MLP, which read the same (Cohere, Phi-2).
@@ -262,6 +266,9 @@ impl Config {
             rope_scaling: RopeScaling::None,
             partial_rotary_factor: 1.0,
             learned_positions: None,
+            token_types: 0,
+            bidirectional: false,
+            pooling: None,
             local_rope: None,
             rope_layers: None,
             attention_multiplier: None,
@@ -325,295 +332,7 @@ impl Config {
     /// # Errors
     /// [`LoadError::InvalidOption`] with `file`, the first invalid option and the expected value.
     pub fn validate(&self, file: &Path) -> Result<(), LoadError> {
-        let invalid = |option, found: &dyn std::fmt::Display, expected: &str| {
-            Err(LoadError::invalid_option(file, option, found, expected))
-        };
-        for (option, size) in self.sizes() {
-            let largest = if option == "num_hidden_layers" { MAX_LAYERS } else { MAX_SIZE };
-            if size == 0 || size > largest {
-                return invalid(option, &size, &format!("a size from 1 to {largest}"));
-            }
-        }
-        if !self.num_attention_heads.is_multiple_of(self.num_key_value_heads) {
-            let expected =
-                format!("a divisor of \"num_attention_heads\", {}", self.num_attention_heads);
-            return invalid("num_key_value_heads", &self.num_key_value_heads, &expected);
-        }
-        if !self.head_dim.is_multiple_of(2) {
-            return invalid("head_dim", &self.head_dim, "an even number: RoPE rotates pairs");
-        }
-        let constants = [
-            ("rms_norm_eps", self.rms_norm_eps),
-            ("rope_theta", self.rope_theta),
-            ("attention_multiplier", self.score_scale()),
-            ("embedding_multiplier", self.embedding_multiplier),
-            ("residual_multiplier", self.residual_multiplier),
-            ("logits_scaling", self.logits_scaling),
-            ("attn_logit_softcapping", self.attn_logit_softcapping.unwrap_or(1.0)),
-            ("clip_qkv", self.clip_qkv.unwrap_or(1.0)),
-            ("final_logit_softcapping", self.final_logit_softcapping.unwrap_or(1.0)),
-            ("partial_rotary_factor", self.partial_rotary_factor),
-            ("rope_local_base_freq", self.local_rope.as_ref().map_or(1.0, |(theta, _)| *theta)),
-        ];
-        for (option, value) in constants {
-            if !(value.is_finite() && value > 0.0) {
-                return invalid(option, &value, "a positive, finite number");
-            }
-        }
-        let rotary = self.rotary_dims();
-        if rotary == 0 || rotary > self.head_dim || !rotary.is_multiple_of(2) {
-            let expected = format!("a share of \"head_dim\", {}, that is even", self.head_dim);
-            return invalid("partial_rotary_factor", &self.partial_rotary_factor, &expected);
-        }
-        let global_dim = self.global_heads.map_or(self.head_dim, |heads| heads.head_dim);
-        let rotary_of_global = self.rotary_dims_of(global_dim);
-        self.rope_scaling.validate(self.rope_theta, rotary_of_global, file)?;
-        self.validate_layer_kinds(file)?;
-        if let Some((theta, scaling)) = &self.local_rope {
-            scaling.validate(*theta, rotary, file)?;
-        }
-        self.validate_latent(file)?;
-        self.validate_experts(file)?;
-        self.validate_recurrent(file)?;
-        if let Some(listed) = &self.rope_layers
-            && listed.len() != self.num_hidden_layers
-        {
-            let expected = format!("one for each of the {} layers", self.num_hidden_layers);
-            return invalid("no_rope_layers", &format!("{} entries", listed.len()), &expected);
-        }
-        if let Some(SlidingWindow { size, layers }) = &self.sliding_window {
-            if *size == 0 || *size > MAX_SIZE {
-                return invalid("sliding_window", size, &format!("a size from 1 to {MAX_SIZE}"));
-            }
-            if let SlidingLayers::Listed(listed) = layers
-                && listed.len() != self.num_hidden_layers
-            {
-                let expected = format!("one for each of the {} layers", self.num_hidden_layers);
-                return invalid("layer_types", &format!("{} entries", listed.len()), &expected);
-            }
-        }
-        let bos = self.bos_token_id.map(|id| ("bos_token_id", id));
-        let eos = self.eos_token_ids.iter().map(|id| ("eos_token_id", *id));
-        for (option, id) in bos.into_iter().chain(eos) {
-            if id as usize >= self.vocab_size {
-                let expected = format!("a token id below \"vocab_size\", {}", self.vocab_size);
-                return invalid(option, &id, &expected);
-            }
-        }
-        self.validate_tensor_sizes(file)
-    }
-
-    /// Checks what differs between layers with and without a window.
-    fn validate_layer_kinds(&self, file: &Path) -> Result<(), LoadError> {
-        let invalid = |option, found: usize, expected: String| {
-            Err(LoadError::invalid_option(file, option, &found, expected))
-        };
-        if let Some(GlobalHeads { head_dim, num_key_value_heads: heads, .. }) = self.global_heads {
-            if !(1..=MAX_SIZE).contains(&head_dim) || !head_dim.is_multiple_of(2) {
-                let expected = format!("an even size up to {MAX_SIZE}");
-                return invalid("global_head_dim", head_dim, expected);
-            }
-            if heads == 0 || !self.num_attention_heads.is_multiple_of(heads) {
-                let expected =
-                    format!("a divisor of \"num_attention_heads\", {}", self.num_attention_heads);
-                return invalid("num_global_key_value_heads", heads, expected);
-            }
-        }
-        if let Some(SharedKeys { layers, .. }) = self.shared_keys {
-            if layers >= self.num_hidden_layers {
-                let expected = format!("less than the {} layers", self.num_hidden_layers);
-                return invalid("num_kv_shared_layers", layers, expected);
-            }
-            let first = self.num_hidden_layers - layers;
-            let has_none = |layer: &usize| self.keys_of(*layer).is_none();
-            if (first..self.num_hidden_layers).any(|layer| has_none(&layer)) {
-                let expected = "an earlier layer with a window, and one without";
-                return invalid("num_kv_shared_layers", layers, expected.to_owned());
-            }
-        }
-        if let Some(width) = self.per_layer_input
-            && !(1..=MAX_SIZE).contains(&width)
-        {
-            let expected = format!("a size from 1 to {MAX_SIZE}");
-            return invalid("hidden_size_per_layer_input", width, expected);
-        }
-        Ok(())
-    }
-
-    /// Checks the sizes of recurrent mixers.
-    fn validate_recurrent(&self, file: &Path) -> Result<(), LoadError> {
-        let Some(RecurrentLayers { mixer, layers }) = &self.recurrent else { return Ok(()) };
-        let invalid = |option, found: usize, expected: String| {
-            Err(LoadError::invalid_option(file, option, &found, expected))
-        };
-        if layers.len() != self.num_hidden_layers {
-            let expected = format!("one entry for each of the {} layers", self.num_hidden_layers);
-            return invalid("layer_types", layers.len(), expected);
-        }
-        // The options have other names in other families.
-        let mut sizes = vec![
-            ("linear_num_value_heads", mixer.n_value_heads, MAX_SIZE),
-            ("linear_value_head_dim", mixer.value_dim, MAX_SIZE),
-            ("linear_conv_kernel_dim", mixer.kernel, MAX_KERNEL),
-        ];
-        if mixer.has_matrices() {
-            sizes.push(("linear_num_key_heads", mixer.n_key_heads, MAX_SIZE));
-            sizes.push(("linear_key_head_dim", mixer.key_dim, MAX_SIZE));
-        }
-        for (option, size, largest) in sizes {
-            if !(1..=largest).contains(&size) {
-                return invalid(option, size, format!("a size from 1 to {largest}"));
-            }
-        }
-        if mixer.has_matrices() && !mixer.n_value_heads.is_multiple_of(mixer.n_key_heads) {
-            let expected = format!("a divisor of the {} value heads", mixer.n_value_heads);
-            return invalid("linear_num_key_heads", mixer.n_key_heads, expected);
-        }
-        if isize::try_from(mixer.state_bytes().saturating_mul(layers.len())).is_err() {
-            let expected = "states that fit in memory".to_owned();
-            return invalid("linear_value_head_dim", mixer.value_dim, expected);
-        }
-        Ok(())
-    }
-
-    /// Checks the sizes of compressed keys and values.
-    fn validate_latent(&self, file: &Path) -> Result<(), LoadError> {
-        let Some(latent) = self.latent else { return Ok(()) };
-        let sizes = [
-            ("q_lora_rank", latent.query_rank.unwrap_or(1)),
-            ("kv_lora_rank", latent.rank),
-            ("qk_nope_head_dim", latent.plain_dim),
-            ("qk_rope_head_dim", latent.rope_dim),
-            ("v_head_dim", latent.value_dim),
-        ];
-        match sizes.into_iter().find(|(_, size)| !(1..=MAX_SIZE).contains(size)) {
-            None => Ok(()),
-            Some((option, size)) => {
-                let expected = format!("a size from 1 to {MAX_SIZE}");
-                Err(LoadError::invalid_option(file, option, &size, expected))
-            }
-        }
-    }
-
-    /// Checks the sizes of a mixture of experts.
-    fn validate_experts(&self, file: &Path) -> Result<(), LoadError> {
-        let Some(MixtureLayers { experts, shared_size, dense }) = &self.experts else {
-            return Ok(());
-        };
-        let invalid = |option, found: &dyn std::fmt::Display, expected: String| {
-            Err(LoadError::invalid_option(file, option, found, expected))
-        };
-        let within = |size: usize, largest| (1..=largest).contains(&size);
-        let (n_experts, router) = (experts.n_experts, experts.router);
-        if !within(n_experts, MAX_EXPERTS) {
-            return invalid("num_experts", &n_experts, format!("a number from 1 to {MAX_EXPERTS}"));
-        }
-        if !within(router.experts_per_token, n_experts) {
-            let expected = format!("a number of experts from 1 to {n_experts}");
-            return invalid("num_experts_per_tok", &router.experts_per_token, expected);
-        }
-        let sizes = [experts.mlp.intermediate_size, shared_size.unwrap_or(1)];
-        if let Some(&size) = sizes.iter().find(|size| !within(**size, MAX_SIZE)) {
-            let expected = format!("a size from 1 to {MAX_SIZE}");
-            return invalid("moe_intermediate_size", &size, expected);
-        }
-        if !(router.scale.is_finite() && router.scale > 0.0) {
-            let expected = "a positive, finite number".to_owned();
-            return invalid("routed_scaling_factor", &router.scale, expected);
-        }
-        if let Activation::ClampedSwiglu { limit } = experts.mlp.activation
-            && !(limit.is_finite() && limit > 0.0)
-        {
-            let expected = "a positive, finite number".to_owned();
-            return invalid("swiglu_limit", &limit, expected);
-        }
-        if !dense.is_empty() && dense.len() != self.num_hidden_layers {
-            let expected = format!("one for each of the {} layers", self.num_hidden_layers);
-            return invalid("mlp_only_layers", &dense.len(), expected);
-        }
-        let Some(groups) = router.groups else { return Ok(()) };
-        if !within(groups.n_groups, n_experts) || !n_experts.is_multiple_of(groups.n_groups) {
-            return invalid("n_group", &groups.n_groups, format!("a divisor of {n_experts}"));
-        }
-        let per_group = n_experts / groups.n_groups;
-        if !within(groups.experts_scored, per_group) {
-            let expected = format!("groups of at least {} experts", groups.experts_scored);
-            return invalid("n_group", &groups.n_groups, expected);
-        }
-        let chosen = groups.groups_per_token;
-        if !within(chosen, groups.n_groups) || chosen * per_group < router.experts_per_token {
-            let expected = format!("groups with at least {} experts", router.experts_per_token);
-            return invalid("topk_group", &chosen, expected);
-        }
-        Ok(())
-    }
-
-    /// Checks the sizes of the largest tensors. All others are parts or transposes of these.
-    fn validate_tensor_sizes(&self, file: &Path) -> Result<(), LoadError> {
-        let experts = self.experts.as_ref().map_or([1, 1], |layers| {
-            [layers.experts.n_experts, layers.experts.mlp.intermediate_size]
-        });
-        let shared = self.experts.as_ref().and_then(|layers| layers.shared_size).unwrap_or(1);
-        let positions =
-            self.learned_positions.map_or(1, |first| first + self.max_position_embeddings);
-        let widest_head = self.global_heads.map_or(0, |heads| heads.head_dim).max(self.head_dim);
-        let queries = [self.num_attention_heads, widest_head, self.hidden_size];
-        let own_inputs = [self.num_hidden_layers, self.per_layer_input.unwrap_or(1)];
-        let mixer = self.recurrent.as_ref().map(|layers| layers.mixer);
-        // No projection is wider than all channels of the convolution.
-        let channels = mixer.map_or(1, |mixer| mixer.channels());
-        let latent = self.latent.map_or([1, 1], |latent| {
-            let widest = latent.query_dim().saturating_add(latent.value_dim);
-            let rank = latent.rank.saturating_add(latent.query_rank.unwrap_or(0));
-            [widest, rank.saturating_add(latent.rope_dim)]
-        });
-        let [widest, ranks] = latent;
-        let tensors = [
-            ("model.layers.0.linear_attn.in_proj.weight", &[2, channels, self.hidden_size][..]),
-            ("model.embed_tokens.weight", &[self.vocab_size, self.hidden_size]),
-            ("model.embed_positions.weight", &[positions, self.hidden_size]),
-            (
-                "model.embed_tokens_per_layer.weight",
-                &[own_inputs[0], own_inputs[1], self.vocab_size.max(self.hidden_size)],
-            ),
-            ("model.layers.0.self_attn.q_proj.weight", &queries),
-            ("model.layers.0.mlp.gate_proj.weight", &[2, self.intermediate_size, self.hidden_size]),
-            (
-                "model.layers.0.self_attn.q_b_proj.weight",
-                &[self.num_attention_heads, widest, ranks],
-            ),
-            (
-                "model.layers.0.self_attn.o_proj.weight",
-                &[self.num_attention_heads, widest, self.hidden_size],
-            ),
-            ("model.layers.0.self_attn.q_a_proj.weight", &[ranks, self.hidden_size]),
-            // Some files store all experts of a layer as one tensor, with gate and up together.
-            ("model.layers.0.mlp.experts", &[2, experts[0], experts[1], self.hidden_size]),
-            ("model.layers.0.mlp.shared_expert.up_proj.weight", &[2, shared, self.hidden_size]),
-        ];
-        for (tensor, sizes) in tensors {
-            let bytes =
-                sizes.iter().try_fold(size_of::<f32>(), |product, n| product.checked_mul(*n));
-            if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-                let expected = format!("sizes that fit in memory, not {sizes:?} for `{tensor}`");
-                let found = &self.hidden_size;
-                return Err(LoadError::invalid_option(file, "hidden_size", found, expected));
-            }
-        }
-        Ok(())
-    }
-
-    fn sizes(&self) -> [(&'static str, usize); 8] {
-        [
-            ("hidden_size", self.hidden_size),
-            ("intermediate_size", self.intermediate_size),
-            ("num_hidden_layers", self.num_hidden_layers),
-            ("num_attention_heads", self.num_attention_heads),
-            ("num_key_value_heads", self.num_key_value_heads),
-            ("head_dim", self.head_dim),
-            ("vocab_size", self.vocab_size),
-            ("max_position_embeddings", self.max_position_embeddings),
-        ]
+        Validation { config: self, file }.run()
     }
 
     /// Returns what the model computes. The configuration must be valid.
@@ -627,9 +346,11 @@ impl Config {
             norm_epsilon: self.rms_norm_eps,
             factors: self.architecture_factors(),
             input: Input::Embedding,
-            positions: self
-                .learned_positions
-                .map(|first| PositionTable { first, rows: first + self.max_position_embeddings }),
+            positions: self.learned_positions.map(|first| PositionTable {
+                first,
+                rows: first + self.max_position_embeddings,
+                token_types: self.token_types,
+            }),
             mask_tokens: 0,
             shares_embedding: false,
             layers: (0..self.num_hidden_layers).map(|index| self.layer(index)).collect(),
@@ -668,7 +389,7 @@ impl Config {
                 n_kv_heads: self.latent.map_or(n_kv_heads, |_| 1),
                 head_dim: self.latent.map_or(head_dim, |latent| latent.key_dim()),
                 window: self.window(index),
-                sees_block: false,
+                sees_block: self.bidirectional,
                 score_scale: self.score_scale(),
                 score_cap: self.attn_logit_softcapping,
                 sinks: self.sinks,
@@ -683,9 +404,10 @@ impl Config {
                 latent: self.latent.map(Box::new),
             }),
             recurrent,
+            post_norm: placement == N::OfSums,
             attention_output_norm: has_output_norms,
             mlp_input: match placement {
-                N::Before | N::Around => MlpInput::Hidden,
+                N::Before | N::Around | N::OfSums => MlpInput::Hidden,
                 N::After => MlpInput::Unnormed,
                 N::Parallel => MlpInput::AttentionInput,
                 N::ParallelNorms => MlpInput::BeforeAttention,

@@ -69,7 +69,8 @@ impl Config {
             ..Self::plain_llama()
         };
         (description.read)(&options, &mut config)?;
-        if config.sliding_window.is_none() && config.recurrent.is_none() {
+        let lists_others = config.recurrent.is_some() || config.family.is_sparse();
+        if config.sliding_window.is_none() && !lists_others {
             // Refuses layers with a window.
             sliding_window(&options, None, SlidingLayers::From(0))?;
         }
@@ -118,17 +119,22 @@ fn text_options<'a>(options: JsonOptions<'a>) -> Result<(JsonOptions<'a>, bool),
 
 /// The `model_type` of models that also read images, and the name of their class, in quotation
 /// marks.
-const MULTIMODAL: [(&str, &str); 4] = [
+const MULTIMODAL: [(&str, &str); 7] = [
     ("gemma3", "\"Gemma3ForConditionalGeneration\""),
     ("gemma4", "\"Gemma4ForConditionalGeneration\""),
+    ("gemma4_unified", "\"Gemma4UnifiedForConditionalGeneration\""),
+    ("qwen3_vl", "\"Qwen3VLForConditionalGeneration\""),
+    ("qwen3_vl_moe", "\"Qwen3VLMoeForConditionalGeneration\""),
     ("qwen3_5", "\"Qwen3_5ForConditionalGeneration\""),
     ("qwen3_5_moe", "\"Qwen3_5MoeForConditionalGeneration\""),
 ];
 
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
-    qwen2_moe, qwen3_moe, qwen3_next, qwen3_5, qwen3_5_moe, granite, granitemoe, granitemoehybrid, lfm2, \
-    smollm3, gemma2, gemma3, gemma3_text, gemma4, gemma4_text, phi, phi3, olmo, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
-    glm4_moe, glm4_moe_lite, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox, gpt_oss, gpt2, opt or falcon";
+    qwen2_moe, qwen3_moe, qwen3_vl, qwen3_vl_moe, qwen3_next, qwen3_5, qwen3_5_moe, granite, \
+    granitemoe, granitemoehybrid, lfm2, lfm2_moe, smollm3, gemma2, gemma3, gemma3_text, gemma4, \
+    gemma4_text, gemma4_unified, phi, phi3, olmo, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
+    glm4_moe, glm4_moe_lite, glm_moe_dsa, deepseek_v2, deepseek_v3, deepseek_v32, dots1, ernie4_5, \
+    ernie4_5_moe, minimax_m2, starcoder2, stablelm, gpt_neox, gpt_oss, gpt2, opt, falcon or bert (for embeddings)";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {

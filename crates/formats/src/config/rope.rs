@@ -359,7 +359,7 @@ impl Reader<'_, '_> {
             }
             // Within the context the frequencies are unscaled.
             ("dynamic", _) => (RopeScaling::None, &["factor", "alpha", original]),
-            ("proportional", Family::Gemma4) => {
+            ("proportional", Family::Gemma4 | Family::Gemma4Unified) => {
                 let share = object.number("partial_rotary_factor")?.unwrap_or(1.0);
                 let factor = object.number("factor")?.unwrap_or(1.0);
                 (RopeScaling::Proportional { share, factor }, &["factor"])
@@ -383,7 +383,9 @@ impl Reader<'_, '_> {
         let common = ["rope_theta", "rope_type", "type", "partial_rotary_factor"];
         let has_factor = matches!(scaling, RopeScaling::Yarn(_) | RopeScaling::Divisors { .. });
         // Parts of a head that rotate by positions in images, which a text does not have.
-        let of_images = self.family.is_hybrid_qwen() && matches!(scaling, RopeScaling::None);
+        let is_vl = matches!(self.family, Family::Qwen3Vl | Family::Qwen3VlMoe);
+        let of_images =
+            (is_vl || self.family.is_hybrid_qwen()) && matches!(scaling, RopeScaling::None);
         let is_known = |name: &str| {
             common.contains(&name)
                 || of_images && ["mrope_section", "mrope_interleaved"].contains(&name)

@@ -213,6 +213,8 @@ enum Layout {
     Eagle3(Box<eagle3::Layout>),
     DFlash(Box<dflash::Layout>),
     Mtp(Box<mtp::Layout>),
+    /// The MTP head of a GGUF file.
+    Whole(Box<Checkpoint>),
     Pard2(Box<pard2::Layout>),
     /// Layers of EAGLE or ParallelSpec.
     Layers {
@@ -361,7 +363,7 @@ impl Speculator {
                 layout.config.hidden_size
             }
             // It is a part of the target.
-            Layout::Mtp(_) => target_config.hidden_size,
+            Layout::Mtp(_) | Layout::Whole(_) => target_config.hidden_size,
             Layout::Pard2(layout) => {
                 let vocab_size = layout.model.config().vocab_size;
                 sizes.push(("vocabulary", vocab_size, target_config.vocab_size));
@@ -402,6 +404,7 @@ impl Speculator {
             Layout::Eagle3(layout) => self.eagle3(layout).map(Layers),
             Layout::DFlash(layout) => self.dflash(layout).map(Layers),
             Layout::Mtp(layout) => Ok(Layers(layout.architecture())),
+            Layout::Whole(head) => Ok(Layers(head.architecture().clone())),
             Layout::Pard2(layout) => Ok(Layers(layout.architecture())),
             Layout::Layers { config } => self.eagle_or_parallel(config).map(Layers),
         }
@@ -418,6 +421,8 @@ impl Speculator {
             (Layout::Hydra(_), tensor) => Some(format!("{}{}", hydra::PREFIX, short_name(tensor))),
             (Layout::Eagle3(layout), tensor) => Some(layout.name(tensor)),
             (Layout::Mtp(layout), tensor) => Some(layout.stored_in(&self.tensors, tensor).name),
+            // Its tensors have no names here.
+            (Layout::Whole(_), _) => None,
             (Layout::Pard2(_), tensor) => pard2::name(tensor).map(str::to_owned),
             (Layout::Layers { .. } | Layout::DFlash(_), tensor) => Some(short_name(tensor)),
         }
@@ -427,6 +432,7 @@ impl Speculator {
     fn model_with(&self, tensor: Tensor) -> Option<&Checkpoint> {
         match &self.layout {
             Layout::Pard2(layout) if pard2::name(tensor).is_none() => Some(&layout.model),
+            Layout::Whole(head) => Some(head),
             _ => None,
         }
     }
@@ -457,6 +463,7 @@ impl TensorSource for Speculator {
             Layout::Eagle3(_)
             | Layout::DFlash(_)
             | Layout::Mtp(_)
+            | Layout::Whole(_)
             | Layout::Pard2(_)
             | Layout::Layers { .. } => {
                 "the checkpoint is incomplete, or config.json belongs to another drafter"
@@ -475,8 +482,10 @@ impl TensorSource for Speculator {
     }
 
     fn float_type(&self) -> Result<WeightType, LoadError> {
-        if let Layout::Pard2(layout) = &self.layout {
-            return layout.model.float_type();
+        match &self.layout {
+            Layout::Pard2(layout) => return layout.model.float_type(),
+            Layout::Whole(head) => return head.float_type(),
+            _ => {}
         }
         let belongs = |name: &str| match &self.layout {
             Layout::Mtp(layout) => layout.owns(name),

@@ -14,6 +14,9 @@
 //! DeepSeek-V3 and GLM-4.5 also store copies of the embedding and the head (`embed_tokens`,
 //! `shared_head.head`), which are not read. The layer of a hybrid Qwen has attention, not a
 //! recurrent mixer, and experts if the model has any.
+//!
+//! GGUF files have the layer after the last for all of them, `blk.N`, and its own tensors under
+//! `blk.N.nextn`.
 
 use super::Speculator;
 use crate::architecture::{Architecture, Head, Input};
@@ -32,16 +35,8 @@ impl Layout {
     /// Reads the layer's place and its kind from the target's configuration. Fails when the family
     /// or the checkpoint has no such layer, or it has tensors that are not computed.
     pub(super) fn read(target: &Checkpoint, tensors: &NamedTensors) -> Result<Self, LoadError> {
-        let no_head = |expected: String| {
-            let path = target.path().to_owned();
-            LoadError::NoMtpHead { path, expected }
-        };
-        let family = target.config().family;
-        if !matches!(family, Family::DeepseekV3 | Family::Glm4Moe) && !family.is_hybrid_qwen() {
-            let families = "DeepSeek-V3, GLM-4-MoE, Qwen3-Next or Qwen3.5";
-            return Err(no_head(format!("a model of the family {families}")));
-        }
-        let layout = Self::of(target.config());
+        let no_head = |expected: String| no_head(target, expected);
+        let layout = Self::of_family(target)?;
         let projection = layout.own_name(Tensor::Fusion);
         if !tensors.has(&projection) {
             return Err(no_head(format!("one with the tensor `{projection}`")));
@@ -58,6 +53,16 @@ impl Layout {
         Ok(layout)
     }
 
+    /// Returns the layout of a head of this target, if its family has one.
+    fn of_family(target: &Checkpoint) -> Result<Self, LoadError> {
+        let family = target.config().family;
+        if !matches!(family, Family::DeepseekV3 | Family::Glm4Moe) && !family.is_hybrid_qwen() {
+            let families = "DeepSeek-V3, GLM-4-MoE, Qwen3-Next or Qwen3.5";
+            return Err(no_head(target, format!("a model of the family {families}")));
+        }
+        Ok(Self::of(target.config()))
+    }
+
     /// Returns the layout of a head of this target.
     pub(crate) fn of(target: &Config) -> Self {
         let layers = target.num_hidden_layers + 1;
@@ -72,6 +77,11 @@ impl Layout {
     /// Returns the target's configuration with one more layer.
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Returns what the target with one more layer computes.
+    pub(crate) fn model(&self) -> &Architecture {
+        &self.model
     }
 
     fn layer(&self) -> usize {
@@ -169,6 +179,10 @@ impl Layout {
     }
 }
 
+fn no_head(target: &Checkpoint, expected: String) -> LoadError {
+    LoadError::NoMtpHead { path: target.path().to_owned(), expected }
+}
+
 /// Returns the index of the layer that a tensor belongs to.
 fn later_layer(name: &str) -> Option<usize> {
     name.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
@@ -182,18 +196,19 @@ impl Speculator {
     /// that are not computed.
     pub fn open_mtp(target: &Checkpoint) -> Result<Self, LoadError> {
         let path = target.path().to_owned();
-        let tensors = if path.is_dir() { NamedTensors::open(&path)? } else { None };
-        let Some(tensors) = tensors else {
-            let expected = "a Hugging Face directory with safetensors".to_owned();
-            return Err(LoadError::NoMtpHead { path, expected });
+        let (tensors, layout) = if target.gguf().is_some() {
+            let head = target.open_mtp(&Layout::of_family(target)?)?;
+            (NamedTensors::of_files(Vec::new())?, super::Layout::Whole(Box::new(head)))
+        } else {
+            let tensors = if path.is_dir() { NamedTensors::open(&path)? } else { None };
+            let Some(tensors) = tensors else {
+                let expected = "a GGUF file, or a Hugging Face directory with safetensors";
+                return Err(no_head(target, expected.to_owned()));
+            };
+            let layout = Layout::read(target, &tensors)?;
+            (tensors, super::Layout::Mtp(Box::new(layout)))
         };
-        let layout = Layout::read(target, &tensors)?;
-        Ok(Self {
-            path,
-            kind: super::SpeculatorKind::Mtp,
-            tensors,
-            layout: super::Layout::Mtp(Box::new(layout)),
-            target: target.config().clone(),
-        })
+        let (kind, target) = (super::SpeculatorKind::Mtp, target.config().clone());
+        Ok(Self { path, kind, tensors, layout, target })
     }
 }

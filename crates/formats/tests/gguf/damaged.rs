@@ -186,7 +186,7 @@ fn options_that_change_the_arithmetic_are_refused_by_name() {
         ("rope.dimension_sections", u32s(&[1, 1, 0, 0]), "none"),
         ("rope.freq_base_swa", f32_value(500.0), "\"rope.freq_base\""),
         ("use_parallel_residual", bool_value(true), "none"),
-        ("pooling_type", u32_value(3), "none"),
+        ("pooling_type", u32_value(4), "1 (mean)"),
     ];
     for (name, value, supported) in cases {
         let change = |builder: &mut Builder| {

@@ -56,7 +56,7 @@ pub(super) fn measure_pair(
     let plan = Plan::new(Options {
         model: target.into(),
         draft_model: Some(drafter.into()),
-        method: Some(Method::Speculative),
+        method: Some(Method::Speculative.into()),
         draft_tokens: DraftTokens::Fixed(DRAFT_TOKENS),
         ..Options::default()
     })?;

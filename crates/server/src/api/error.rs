@@ -128,6 +128,20 @@ pub(crate) fn of_engine(error: &ForerunError, param: &str) -> ApiError {
             );
             ApiError::field(param, message).with_code("context_length_exceeded")
         }
+        ForerunError::TextTooLong { tokens, context, .. } => {
+            let message = format!(
+                "a text has {tokens} tokens, but the model's context has room for {context}: shorten or split it"
+            );
+            ApiError::field(param, message).with_code("context_length_exceeded")
+        }
+        ForerunError::NoEmbeddings { .. } => ApiError::field(
+            "model",
+            "this model generates text and gives no embeddings: name a model for embeddings",
+        ),
+        ForerunError::OnlyEmbeddings { .. } => ApiError::field(
+            "model",
+            "this model gives embeddings and generates no text: use /v1/embeddings, or name another model",
+        ),
         ForerunError::EmptyPrompt => ApiError::field(param, plain(&error.to_string())),
         ForerunError::Tokenizer(error) => ApiError::field(param, of_tokenizer(error)),
         ForerunError::Request(error) => {

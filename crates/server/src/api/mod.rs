@@ -3,8 +3,10 @@
 mod access_log;
 pub(crate) mod answers;
 mod anthropic;
+mod embeddings;
 pub(crate) mod error;
 pub(crate) mod fields;
+mod infill;
 mod ollama;
 mod openai;
 mod props;
@@ -37,9 +39,11 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 pub(crate) fn router(state: Arc<State>) -> Router {
     let guarded = Router::new()
         .route("/v1/completions", post(openai::completions::completions))
+        .route("/infill", post(infill::infill))
         .route("/v1/chat/completions", post(openai::chat::chat_completions))
         .route("/v1/responses", post(openai::responses::responses))
-        .route("/v1/embeddings", post(embeddings))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v1/rerank", post(embeddings::rerank))
         .route("/v1/messages", post(anthropic::messages))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(models))
@@ -50,7 +54,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/api/ps", get(ollama::ps))
         .route("/api/show", post(ollama::show))
         .route("/api/embed", post(ollama::embed))
-        .route("/api/embeddings", post(ollama::embed))
+        .route("/api/embeddings", post(ollama::embeddings))
         .route("/props", get(props::props))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
@@ -93,6 +97,8 @@ fn instead_of(path: &str) -> Option<&'static str> {
              /v1/models"
         }
         "/models" => "use GET /v1/models",
+        "/embedding" | "/embeddings" => "use POST /v1/embeddings",
+        "/rerank" | "/reranking" => "use POST /v1/rerank",
         "/api/pull" | "/api/push" | "/api/create" | "/api/copy" | "/api/delete" => {
             "name the models when the server is started"
         }
@@ -283,12 +289,6 @@ async fn model(
     let entry = Arc::clone(state.models.named(&id)?);
     let described = answers::prepare(move || Ok(description(&entry, state.started)));
     Ok(Json(described.await?))
-}
-
-/// The models of this server generate text.
-async fn embeddings() -> ApiError {
-    let message = "this server's models give no embeddings";
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, message).with_code("unsupported")
 }
 
 /// The description of the API in the form of OpenAPI 3.1.

@@ -1,6 +1,6 @@
 //! How one answer is decoded, as its request asks.
 
-use forerun::{Engine, Method, MethodError, Request, Tree};
+use forerun::{Engine, Method, PlanError, Request, Tree};
 use serde::Deserialize;
 
 /// How an answer is decoded, instead of as the engine's plan says. It does not change the
@@ -18,7 +18,7 @@ pub struct Speculation {
 }
 
 /// Returns why an engine cannot use a method. Its options are spelt as on the command line.
-pub(crate) fn reason(error: &MethodError) -> String {
+pub(crate) fn reason(error: &PlanError) -> String {
     let message = error.to_string();
     // Options are in backticks.
     let spelt = |(index, part): (usize, &str)| match index % 2 {

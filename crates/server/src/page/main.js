@@ -91,7 +91,8 @@ function restoreDefaults() {
   const plain = "autoregressive";
   part("method").value = server.method;
   const drafting = server.methods.find((method) => method.available && method.name !== plain);
-  part("side-by-side").disabled = !drafting;
+  for (const node of document.querySelectorAll(".with-drafts")) node.hidden = !drafting;
+  for (const node of document.querySelectorAll(".without-drafts")) node.hidden = Boolean(drafting);
   for (const [field, id] of Object.entries(PARAMETERS)) {
     part(id).value = server.default_sampling[field] ?? "";
   }

@@ -18,8 +18,8 @@ export function showSpeeds(answer, plainSpeed) {
 }
 
 function speedNote(answer, speed, plainSpeed) {
-  if (!plainSpeed) return "Tokens per second. Plain decoding has not been measured yet.";
   if (!answer || answer.isPlain || speed === 0) return "Tokens per second.";
+  if (!plainSpeed) return "Tokens per second. Plain decoding has not been measured yet.";
   return `Tokens per second: ${(speed / plainSpeed).toFixed(2)} times plain decoding.`;
 }
 

@@ -81,7 +81,9 @@ export function showDevices(answers) {
 
 function jobOf(span, origin) {
   const [start, end] = [(span.start_ns - origin) / 1e6, (span.end_ns - origin) / 1e6];
-  const name = span.kind === "draft" ? "Draft" : "Verify";
+  // A pass over one row verifies nothing.
+  const isPlain = span.kind !== "draft" && span.rows === 1;
+  const name = span.kind === "draft" ? "Draft" : isPlain ? "Pass" : "Verify";
   const verdict = {
     accepted: `${span.accepted} accepted`,
     rejected: `${span.accepted} accepted, then one rejected`,
@@ -89,7 +91,7 @@ function jobOf(span, origin) {
     open: "no verdict",
   }[span.outcome];
   const rows = `${span.rows} ${span.kind === "draft" ? "token" : "row"}${span.rows === 1 ? "" : "s"}`;
-  const lines = [`${name}: ${rows}, ${verdict}`, `${(end - start).toFixed(2)} ms, after ${start.toFixed(1)} ms`];
+  const lines = [`${name}: ${rows}${isPlain ? "" : `, ${verdict}`}`, `${(end - start).toFixed(2)} ms, after ${start.toFixed(1)} ms`];
   return { start, end, kind: span.kind, outcome: span.outcome, lines };
 }
 

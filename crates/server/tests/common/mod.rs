@@ -203,6 +203,30 @@ pub(crate) fn with(mut body: Value, fields: Value) -> Value {
     body
 }
 
+/// A pair whose last tokens are these special ones.
+pub(crate) fn pair_with_special_tokens(texts: &[&str]) -> RandomPair {
+    let pair = RandomPair::make().unwrap();
+    let file = pair.target().join("tokenizer.json");
+    let mut json: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    for text in texts {
+        let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
+        let ordinary = vocabulary.iter().filter(|(text, _)| !texts.contains(&&***text));
+        let (last, id) = ordinary.max_by_key(|(_, id)| id.as_u64()).unwrap();
+        let (last, id) = (last.clone(), id.clone());
+        vocabulary.remove(&last);
+        vocabulary.insert((*text).to_owned(), id.clone());
+        json["model"]["merges"].as_array_mut().unwrap().pop();
+        json["added_tokens"].as_array_mut().unwrap().push(json!({
+            "id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        }));
+    }
+    for folder in [pair.target(), pair.drafter()] {
+        std::fs::write(folder.join("tokenizer.json"), json.to_string()).unwrap();
+    }
+    pair
+}
+
 pub(crate) fn plain_request(max_tokens: usize) -> Request {
     Request { max_tokens, ignore_eos: true, ..Request::default() }
 }

@@ -15,12 +15,9 @@ mod ssd;
 pub use dsi::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, RealTimeMeasurement, expected_rounds};
 pub use paces::published_paces;
 
-use crate::{
-    AcceptanceModel, Calibration, Cancellation, Cost, SimError, SimulatedMethod, Simulation,
-};
+use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 use easyspec::tensor_parallel;
 use pearl::speculative_length;
-use pearl_tasks::{shared, shared_categories, shared_languages};
 use std::str::FromStr;
 
 /// A table with simulated values next to published ones.
@@ -43,93 +40,52 @@ pub struct PaperTable {
     pub name: &'static str,
     /// What it shows, in a phrase.
     pub help: &'static str,
-    content: Content,
-}
-
-type MeansTable = fn(u64) -> Result<PublishedTable, SimError>;
-
-/// Where the values of a table come from.
-#[derive(Clone, Copy, Debug)]
-enum Content {
-    /// Means over this many texts.
-    Means(MeansTable),
-    Formula(fn() -> PublishedTable),
-    /// The recorded run of a calibration.
-    Recorded(fn(&Calibration) -> PublishedTable),
+    table: fn(u64) -> Result<PublishedTable, SimError>,
 }
 
 impl PaperTable {
     /// All tables. Those of PEARL are from arXiv 2408.11850, of DSI from 2405.14105, of EasySpec
     /// from 2502.02493, and of SSD from 2603.03251.
-    pub const ALL: [Self; 16] = [
-        Self::means("pearl-1", "PEARL, table 1: speed", pearl::speed),
-        Self {
-            name: "pearl-2b",
-            help: "PEARL, figure 2b: the best draft length of each round of a recorded run",
-            content: Content::Recorded(pearl_tasks::best_lengths),
-        },
-        Self::means("pearl-4", "PEARL, table 4: ablations", pearl::ablations),
-        Self::means("pearl-5", "PEARL, table 5: speed by γ", pearl::length),
-        Self::means("pearl-6", "PEARL, table 6: speed by γ and task", pearl_tasks::by_length),
-        Self::means("pearl-8", "PEARL, table 8: shared devices, MT-bench", shared_categories),
-        Self::means("pearl-14", "PEARL, table 14: speculative decoding by γ", speculative_length),
-        Self {
-            name: "pearl-16",
-            help: "PEARL, table 16: sending the drafter's cache between devices",
-            content: Content::Formula(pearl_tasks::transport),
-        },
-        Self::means("pearl-17", "PEARL, table 17: shared devices, four benchmarks", shared),
-        Self::means("pearl-18", "PEARL, table 18: shared devices, MGSM", shared_languages),
-        Self::means("dsi-2", "DSI, table 2: speed for ten pairs", dsi::pairs),
-        Self::means(
+    pub const ALL: [Self; 11] = [
+        Self::new("pearl-1", "PEARL, table 1: speed", pearl::speed),
+        Self::new("pearl-4", "PEARL, table 4: ablations", pearl::ablations),
+        Self::new("pearl-5", "PEARL, table 5: speed by γ", pearl::length),
+        Self::new("pearl-6", "PEARL, table 6: speed by γ and task", pearl_tasks::by_length),
+        Self::new("pearl-14", "PEARL, table 14: speculative decoding by γ", speculative_length),
+        Self::new("dsi-2", "DSI, table 2: speed for ten pairs", dsi::pairs),
+        Self::new(
             "dsi-3.1",
             "DSI, section 3.1: several target replicas against one faster target",
             dsi::against_tensor_parallel,
         ),
-        Self::means("dsi-e", "DSI, appendix E: latency of speculative decoding", dsi::closed_form),
-        Self::means("easyspec-1", "EasySpec, table 1: tensor parallelism", tensor_parallel),
-        Self::means(
+        Self::new("dsi-e", "DSI, appendix E: latency of speculative decoding", dsi::closed_form),
+        Self::new("easyspec-1", "EasySpec, table 1: tensor parallelism", tensor_parallel),
+        Self::new(
             "easyspec-2",
             "EasySpec, table 2: from plain decoding to EasySpec",
             easyspec::ladder,
         ),
-        Self::means("ssd", "SSD: speeds of its authors' runs", ssd::published),
+        Self::new("ssd", "SSD: speeds of its authors' runs", ssd::published),
     ];
 
-    const fn means(name: &'static str, help: &'static str, table: MeansTable) -> Self {
-        Self { name, help, content: Content::Means(table) }
+    const fn new(
+        name: &'static str,
+        help: &'static str,
+        table: fn(u64) -> Result<PublishedTable, SimError>,
+    ) -> Self {
+        Self { name, help, table }
     }
 
-    /// Returns whether the table contains means over texts.
-    #[must_use]
-    pub fn has_means(self) -> bool {
-        matches!(self.content, Content::Means(_))
-    }
-
-    /// Simulates the table. Each mean is over `texts` texts. `recorded` is the calibration with the
-    /// recorded run that `pearl-2b` needs.
+    /// Simulates the table. Each mean is over `texts` texts.
     ///
     /// # Errors
-    /// If `texts` is 0, or if `recorded` is missing for a table that needs it.
-    pub fn simulate(
-        self,
-        texts: u64,
-        recorded: Option<&Calibration>,
-    ) -> Result<PublishedTable, SimError> {
+    /// If `texts` is 0.
+    pub fn simulate(self, texts: u64) -> Result<PublishedTable, SimError> {
         if texts == 0 {
             let option = "`texts`";
             return Err(SimError::Range { option, found: "0".into(), expected: "at least 1" });
         }
-        match self.content {
-            Content::Means(table) => table(texts),
-            Content::Formula(table) => Ok(table()),
-            Content::Recorded(table) => recorded.map(table).ok_or(SimError::Range {
-                option: "`calibration`",
-                found: "not set".into(),
-                expected: "a file with the recorded run that pearl-2b shows; forerun simulate \
-                           calibrate writes one",
-            }),
-        }
+        (self.table)(texts)
     }
 }
 

@@ -20,8 +20,8 @@ pub struct MeasuredAnswer {
     pub draft: PlannedDraft,
     /// Its tokens.
     pub tokens: usize,
-    /// The time from the first token to the last one, in nanoseconds.
-    pub decode_ns: u64,
+    /// The time of a token after the first step, in nanoseconds.
+    pub ns_per_token: f64,
     /// What the devices did.
     pub trace: Trace,
 }
@@ -31,19 +31,6 @@ impl MeasuredAnswer {
     pub fn drafts(&self) -> impl Iterator<Item = &Span> {
         self.trace.spans.iter().filter(|span| span.kind == SpanKind::Draft && span.rows > 0)
     }
-
-    fn ns_per_token(&self) -> f64 {
-        ns_per_token(self.tokens, self.decode_ns)
-    }
-}
-
-/// Returns the time of an output token after the first one (TPOT, as benchmarks define it): the
-/// time from the first token to the last one, divided by the number of tokens without the first.
-/// Tokens that come together with the first one count. The speeds of plans, simulated and measured,
-/// are its inverse.
-#[must_use]
-pub fn ns_per_token(tokens: usize, decode_ns: u64) -> f64 {
-    decode_ns as f64 / tokens.saturating_sub(1).max(1) as f64
 }
 
 /// Computes the timing of a method from its answers. `timing` has everything but the times; its
@@ -120,7 +107,7 @@ fn fastest(answers: &[MeasuredAnswer]) -> Vec<&MeasuredAnswer> {
     let mut times: BTreeMap<(PlannedDraft, usize), Vec<f64>> = BTreeMap::new();
     for answer in answers {
         let key = (answer.draft, answer.prompt);
-        times.entry(key).or_default().push(answer.ns_per_token());
+        times.entry(key).or_default().push(answer.ns_per_token);
     }
     let limits: BTreeMap<_, _> = times
         .into_iter()
@@ -128,7 +115,7 @@ fn fastest(answers: &[MeasuredAnswer]) -> Vec<&MeasuredAnswer> {
         .collect();
     let is_fast = |answer: &&MeasuredAnswer| {
         let limit = limits.get(&(answer.draft, answer.prompt));
-        limit.is_some_and(|&limit| answer.ns_per_token() <= limit)
+        limit.is_some_and(|&limit| answer.ns_per_token <= limit)
     };
     answers.iter().filter(is_fast).collect()
 }
@@ -142,7 +129,7 @@ fn scales(
     let mut by_draft: BTreeMap<PlannedDraft, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
     for answer in answers {
         let prompts = by_draft.entry(answer.draft).or_default();
-        prompts.entry(answer.prompt).or_default().push(answer.ns_per_token());
+        prompts.entry(answer.prompt).or_default().push(answer.ns_per_token);
     }
     let tokens = answers.iter().map(|answer| answer.tokens).max().unwrap_or(2);
     let nothing = || vec![AcceptanceModel::Iid(0.0)];

@@ -15,7 +15,7 @@ mod profile_text;
 mod reason;
 
 pub use draft::PlannedDraft;
-pub use fit::{MeasuredAnswer, fastest_mean, fit, ns_per_token};
+pub use fit::{MeasuredAnswer, fastest_mean, fit};
 pub use predict::{Prediction, rank};
 pub use profile::{DrafterRecord, HardwareProfile, MethodTiming, Source};
 pub use reason::Reason;

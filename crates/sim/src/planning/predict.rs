@@ -1,7 +1,7 @@
 //! Predicted speeds: the production decoders in virtual time, on the costs of a profile.
 
 use super::draft::{GROWING_TREE, PlannedDraft};
-use super::{DrafterRecord, HardwareProfile, MethodTiming, Reason, Source, ns_per_token};
+use super::{DrafterRecord, HardwareProfile, MethodTiming, Reason, Source};
 use crate::answer::prompt_tokens;
 use crate::{AcceptanceModel, Cancellation, Cost, Device, Oracle, SimCluster, SimError};
 use forerun_core::{Role, Sampling, SequenceId};
@@ -29,24 +29,13 @@ pub struct Prediction {
     pub draft: PlannedDraft,
     /// The placement, if it is not the automatic one.
     pub placement: Option<String>,
-    /// The simulated speed after the first token, in tokens per second: see [`ns_per_token`].
+    /// The simulated speed after the first step, in tokens per second. The tokens of the first step
+    /// come with the prompt's pass: in a short answer, they would make long drafts look fast.
     pub tokens_per_second: f64,
     /// The speed divided by that of plain decoding with all cores.
     pub speedup: f64,
     /// Why it is as fast as it is.
     pub reason: Reason,
-}
-
-impl Prediction {
-    /// Returns the speedup of a long answer. The tokens that come with the first one, and the short
-    /// drafts at the end, make a short answer faster.
-    #[must_use]
-    pub fn lasting_speedup(&self) -> f64 {
-        match self.reason {
-            Reason::Pays { bound: Some(bound), .. } => self.speedup.min(bound),
-            _ => self.speedup,
-        }
-    }
 }
 
 /// Predicts every method, drafter and placement of a profile with every one of these drafts that it
@@ -112,15 +101,14 @@ struct Simulated {
 
 /// A simulated answer.
 struct Run {
-    /// The time of a token after the first one.
-    ns_per_token: f64,
-    /// The tokens after the first step, and the passes of the target that gave them.
+    /// The tokens after the first step, and the time and the passes of the target that they took.
+    ns: f64,
     tokens: f64,
     passes: f64,
 }
 
 impl Answers<'_> {
-    /// Returns the simulated time of a token after the first one, scaled, in nanoseconds.
+    /// Returns the simulated time of a token after the first step, scaled, in nanoseconds.
     pub(super) fn simulated_ns(
         &self,
         draft: PlannedDraft,
@@ -150,7 +138,7 @@ impl Answers<'_> {
         let mut total = (0.0, 0.0, 0.0);
         for (seed, text) in texts.iter().enumerate() {
             let answer = self.run(&mut *decoder, text, seed as u64)?;
-            total.0 += answer.ns_per_token;
+            total.0 += answer.ns;
             total.1 += answer.tokens;
             total.2 += answer.passes;
             decoder = match draft.is_auto() {
@@ -159,7 +147,7 @@ impl Answers<'_> {
             };
         }
         Ok(Simulated {
-            ns_per_token: total.0 / f64::max(texts.len() as f64, 1.0),
+            ns_per_token: total.0 / f64::max(total.1, 1.0),
             tokens_per_pass: total.1 / f64::max(total.2, 1.0),
         })
     }
@@ -205,7 +193,7 @@ impl Answers<'_> {
         let statistics = sequence.statistics();
         let tokens = sequence.generated().len();
         Ok(Run {
-            ns_per_token: ns_per_token(tokens, cluster.now_ns() - first_ns),
+            ns: (cluster.now_ns() - first_ns) as f64,
             tokens: (tokens - first_tokens) as f64,
             passes: statistics.target_forwards.saturating_sub(1) as f64,
         })

@@ -21,9 +21,6 @@ pub enum Reason {
         tokens_per_pass: f64,
         /// The time of a draft token, as a share of a plain token's.
         drafter_cost: f64,
-        /// The largest speedup that these allow over a long answer, if drafts and passes take
-        /// turns: tokens per pass ÷ (1 + draft tokens × `drafter_cost`).
-        bound: Option<f64>,
     },
     /// The draft tokens cost too much.
     DrafterTooSlow {
@@ -38,7 +35,7 @@ pub enum Reason {
     VerificationTooSlow {
         /// The number of tokens of a target pass.
         tokens_per_pass: f64,
-        /// The time of a pass that verifies a draft, in plain tokens.
+        /// The time of a round without its draft, in plain tokens.
         verification: f64,
     },
     /// The target's part of the cores is too slow.
@@ -82,19 +79,20 @@ impl Reason {
         let further = further.iter().skip(1).map(|rows| drafter.next_pass_ns(1) + rows_ns(rows));
         let draft_ns = one_ns + 2 * drafter.link_ns + further.sum::<u64>();
         let drafter_cost = draft_ns as f64 * scale / tokens as f64 / plain_ns;
-        let score_ns =
-            |rows| (target.forward.ns(rows) + 2 * target.link_ns) as f64 * scale / plain_ns;
-        let (verification, one_row) = (score_ns(tokens + 1), score_ns(1));
-        let is_parallel = !matches!(&*timing.method, "speculative");
         if ns <= plain_ns {
-            let turns = (!is_parallel).then_some(1.0 + tokens as f64 * drafter_cost);
-            let bound = turns.map(|turn| tokens_per_pass / turn);
-            return Ok(Self::Pays { tokens_per_pass, drafter_cost, bound });
+            return Ok(Self::Pays { tokens_per_pass, drafter_cost });
         }
-        if is_parallel {
-            let round = tokens_per_pass * ns / plain_ns;
-            return Ok(Self::TargetTooSlow { tokens_per_pass, round, one_row });
+        let round = tokens_per_pass * ns / plain_ns;
+        if timing.method != "speculative" {
+            let one_row_ns = (target.forward.ns(1) + 2 * target.link_ns) as f64 * scale;
+            return Ok(Self::TargetTooSlow {
+                tokens_per_pass,
+                round,
+                one_row: one_row_ns / plain_ns,
+            });
         }
+        // A round takes longer than its plain tokens, so a draft token costs more than this allows.
+        let verification = round - tokens as f64 * drafter_cost;
         let break_even = (tokens_per_pass - verification) / tokens as f64;
         Ok(match break_even > 0.0 {
             true => Self::DrafterTooSlow { tokens_per_pass, drafter_cost, break_even },
@@ -112,7 +110,7 @@ impl fmt::Display for Reason {
             Self::Plain { relative_time } => {
                 write!(f, "a pass takes {relative_time:.2} times as long as on all cores")
             }
-            Self::Pays { tokens_per_pass, drafter_cost, .. } => write!(
+            Self::Pays { tokens_per_pass, drafter_cost } => write!(
                 f,
                 "{tokens_per_pass:.2} tokens a pass; a draft token costs {drafter_cost:.2} of a plain token"
             ),

@@ -24,14 +24,7 @@ pub(super) fn of_calls_or(
     parallel: bool,
     tokenizer: &Tokenizer,
 ) -> Option<Grammar> {
-    let text = match format.kind() {
-        GrammarKind::JsonSchema => format!("%json {}", format.text()),
-        GrammarKind::Regex => {
-            format!("/{}/", llguidance::regex_to_lark(without_anchors(format.text()), ""))
-        }
-        // They have rules of their own.
-        GrammarKind::Lark | GrammarKind::Gbnf => return None,
-    };
+    let text = in_lark(format)?;
     let text = match syntax {
         Some(_) => text,
         None => format!(
@@ -42,6 +35,34 @@ pub(super) fn of_calls_or(
     };
     let calls = calls(syntax, tools, parallel, tokenizer);
     Some(Grammar::lark(format!("start: calls | {text}\n{calls}")))
+}
+
+/// Returns the grammar of the rest of a reasoning up to its closing tag, and of a text with a format
+/// after it, if both can be one grammar.
+pub(super) fn after_reasoning(
+    format: &Grammar,
+    close: &str,
+    tokenizer: &Tokenizer,
+) -> Option<Grammar> {
+    let text = in_lark(format)?;
+    let text = format!("/[ \\n]{{1,4}}/? {text}");
+    let lark = match tag(close, tokenizer) {
+        token if token.starts_with('<') => format!("start: /(?s:.+)/? {token} {text}"),
+        end => format!("start: reasoning {text}\nreasoning[stop={end}]: /(?s:.*)/"),
+    };
+    Some(Grammar::lark(lark))
+}
+
+/// Returns a format as a part of a Lark rule. `None`: it has rules of its own.
+fn in_lark(format: &Grammar) -> Option<String> {
+    match format.kind() {
+        GrammarKind::JsonSchema => Some(format!("%json {}", format.text())),
+        GrammarKind::Regex => {
+            let regex = llguidance::regex_to_lark(without_anchors(format.text()), "");
+            Some(format!("/{regex}/"))
+        }
+        GrammarKind::Lark | GrammarKind::Gbnf => None,
+    }
 }
 
 /// Returns the rule `calls`, and those that it needs.

@@ -77,6 +77,12 @@ pub(super) struct ReasoningTags {
     pub(super) close: &'static str,
 }
 
+impl ReasoningTags {
+    fn is_open(self, prompt_end: &str) -> bool {
+        prompt_end.trim_end().ends_with(self.open)
+    }
+}
+
 /// Which parts an answer may have, and the tags around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Markup {
@@ -168,8 +174,8 @@ impl ChatSyntax {
     /// Returns a parser for the answer to a prompt that ends with `prompt_end`.
     #[must_use]
     pub fn parser(self, tools: &[Tool], parallel: bool, prompt_end: &str) -> ChatParser {
-        let opens = |tags: ReasoningTags| prompt_end.trim_end().ends_with(tags.open);
-        self.parser_from(tools, parallel, self.reasoning().is_some_and(opens))
+        let opens = self.reasoning().is_some_and(|tags| tags.is_open(prompt_end));
+        self.parser_from(tools, parallel, opens)
     }
 
     /// Returns a parser for the rest of an answer that begins with `begun`.
@@ -239,6 +245,20 @@ impl ChatSyntax {
         tokenizer: &Tokenizer,
     ) -> Option<Grammar> {
         grammar::of_calls_or(format, self.calls(), tools, parallel, tokenizer)
+    }
+
+    /// Returns the grammar of an answer to a prompt that ends with `prompt_end`, which is the rest of
+    /// a reasoning and then a text with this format. `None`: the prompt begins no reasoning, or the
+    /// format has rules of its own, which are for the whole answer.
+    #[must_use]
+    pub fn format_after_reasoning(
+        self,
+        format: &Grammar,
+        prompt_end: &str,
+        tokenizer: &Tokenizer,
+    ) -> Option<Grammar> {
+        let tags = self.reasoning().filter(|tags| tags.is_open(prompt_end))?;
+        grammar::after_reasoning(format, tags.close, tokenizer)
     }
 
     /// Returns the syntax of calls; `None` for Harmony.

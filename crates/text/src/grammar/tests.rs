@@ -128,6 +128,20 @@ fn lark_grammars_allow_their_texts() {
 }
 
 #[test]
+fn a_format_may_follow_the_rest_of_a_reasoning() {
+    let syntax: crate::ChatSyntax = "hermes".parse().unwrap();
+    let after = |format: &Grammar, end| syntax.format_after_reasoning(format, end, &byte_level());
+    let grammar = after(&Grammar::regex("[0-9]+"), "assistant:<think>\n").unwrap();
+    check_texts(
+        &grammar,
+        &["</think>1", "Hm.</think>\n\n12", "a < b</thi\n</think> 1"],
+        &["1", "Hm. 1", "Hm.</think>", "Hm.</think>x", "</think>1</think>1"],
+    );
+    assert_eq!(after(&Grammar::regex("[0-9]+"), "assistant:"), None);
+    assert_eq!(after(&Grammar::gbnf("root ::= \"a\""), "<think>"), None);
+}
+
+#[test]
 fn gbnf_grammars_allow_their_texts() {
     // llama.cpp's grammar of JSON, and parts of others.
     let json = r##"

@@ -1,6 +1,6 @@
 //! The tokenizer within a GGUF file, as llama.cpp stores it (`tokenizer.ggml.*`): the kinds `gpt2`
-//! (BPE on bytes, with merges), `llama` (BPE with scores, as sentencepiece has it) and `gemma4`
-//! (BPE on characters, with merges).
+//! (BPE on bytes, with merges), `llama` (BPE with scores, as sentencepiece has it), `gemma4` (BPE on
+//! characters, with merges) and `bert` (WordPiece in lower case).
 
 use super::TokenizerError;
 use super::scored_pieces::byte_pair_model;
@@ -13,9 +13,13 @@ use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence as Decoders;
 use tokenizers::decoders::strip::Strip;
+use tokenizers::decoders::wordpiece::WordPiece as WordPieceDecoder;
 use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::models::wordpiece::WordPiece;
+use tokenizers::normalizers::bert::BertNormalizer;
 use tokenizers::normalizers::replace::{Replace, ReplacePattern};
 use tokenizers::normalizers::{NFC, Prepend, Sequence as Normalizers};
+use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -77,12 +81,13 @@ pub(super) fn read(metadata: GgufMetadata<'_>) -> Result<GgufTokenizer, Tokenize
         "gpt2" => byte_level(metadata, &tokens)?,
         "llama" => sentencepiece(metadata, &tokens)?,
         "gemma4" => merged_pieces(metadata, &tokens)?,
+        "bert" => word_pieces(metadata, &tokens)?,
         _ => {
             return Err(TokenizerError::Unsupported {
                 file: metadata.path().to_owned(),
                 option: MODEL,
                 found: model.to_owned(),
-                supported: "gpt2, llama, gemma4".to_owned(),
+                supported: "gpt2, llama, gemma4, bert".to_owned(),
             });
         }
     };
@@ -104,6 +109,10 @@ pub(super) fn read(metadata: GgufMetadata<'_>) -> Result<GgufTokenizer, Tokenize
 /// Returns the token to put in front of every text.
 pub(super) fn bos(metadata: GgufMetadata<'_>) -> Result<Option<TokenId>, TokenizerError> {
     let model = metadata.text(MODEL)?;
+    if model == Some("bert") {
+        // Its `[CLS]`, with llama.cpp's default.
+        return Ok(metadata.u32("tokenizer.ggml.bos_token_id")?.or(Some(101)));
+    }
     let is_scored = model == Some("llama");
     let splitting = Splitting::named(metadata.text(PRE)?);
     let by_default = is_scored || splitting.is_some_and(|splitting| splitting.adds_bos);
@@ -114,8 +123,24 @@ pub(super) fn bos(metadata: GgufMetadata<'_>) -> Result<Option<TokenId>, Tokeniz
     Ok(id.or(is_scored.then_some(1)).filter(|_| adds_bos))
 }
 
+/// Returns the tokens before prefix, suffix and middle of a text with a gap. Older files have other
+/// names for them.
+pub(super) fn infill(metadata: GgufMetadata<'_>) -> Result<[Option<TokenId>; 3], TokenizerError> {
+    let mut found = [None; 3];
+    let names = [["fim_pre", "prefix"], ["fim_suf", "suffix"], ["fim_mid", "middle"]];
+    for (found, [name, older]) in found.iter_mut().zip(names) {
+        let token = |name| metadata.u32(&format!("tokenizer.ggml.{name}_token_id"));
+        *found = token(name)?.or(token(older)?);
+    }
+    Ok(found)
+}
+
 /// Returns the token to add to the end of every text.
 fn eos(metadata: GgufMetadata<'_>) -> Result<Option<TokenId>, TokenizerError> {
+    if metadata.text(MODEL)? == Some("bert") {
+        // Its `[SEP]`. The key is misspelt.
+        return Ok(metadata.u32("tokenizer.ggml.seperator_token_id")?.or(Some(102)));
+    }
     let adds_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
     Ok(metadata.u32("tokenizer.ggml.eos_token_id")?.filter(|_| adds_eos))
 }
@@ -297,6 +322,34 @@ fn merged_pieces(
         let decoders: Vec<DecoderWrapper> =
             vec![Replace::new(SPACE, " ")?.into(), ByteFallback::new().into(), Fuse::new().into()];
         tokenizer.with_decoder(Some(Decoders::new(decoders)));
+        Ok(tokenizer)
+    };
+    build().map_err(|error| broken(metadata, error.to_string()))
+}
+
+/// Builds a tokenizer of the kind `bert`. Pieces that begin a word are stored with a space, those
+/// within a word as they are, and special tokens in brackets.
+fn word_pieces(
+    metadata: GgufMetadata<'_>,
+    tokens: &Tokens<'_>,
+) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    const WITHIN: &str = "##";
+    let piece = |text: &str| match text.strip_prefix(SPACE) {
+        Some(first) => first.to_owned(),
+        None if text.starts_with('[') && text.ends_with(']') => text.to_owned(),
+        None => format!("{WITHIN}{text}"),
+    };
+    let vocabulary: Vocab = tokens.all.iter().map(|token| (piece(token.text), token.id)).collect();
+    let unknown = metadata.u32("tokenizer.ggml.unknown_token_id")?.and_then(|id| tokens.text(id));
+    let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
+        let model = WordPiece::builder()
+            .vocab(vocabulary)
+            .unk_token(unknown.unwrap_or("[UNK]").to_owned())
+            .build()?;
+        let mut tokenizer = tokenizers::Tokenizer::new(model);
+        tokenizer.with_normalizer(Some(BertNormalizer::default()))?;
+        tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
+        tokenizer.with_decoder(Some(WordPieceDecoder::default()));
         Ok(tokenizer)
     };
     build().map_err(|error| broken(metadata, error.to_string()))

@@ -51,6 +51,8 @@ pub struct Tokenizer {
     same_text: HashMap<TokenId, TokenId>,
     /// The tokens that end an answer by their text.
     ends: Vec<TokenId>,
+    /// The tokens before prefix, suffix and middle of a text with a gap that a GGUF file names.
+    infill: [Option<TokenId>; 3],
     /// The bytes of tokens, or why they are not known.
     spelling: Result<Spelling, String>,
     /// The most bytes of a text that one token stands for.
@@ -220,13 +222,15 @@ impl Tokenizer {
     /// them takes precedence, because it describes rules that llama.cpp lacks.
     fn from_gguf(metadata: GgufMetadata<'_>) -> Result<Self, TokenizerError> {
         let file = metadata.path();
+        let infill = gguf::infill(metadata)?;
         let Some(json) = metadata.text(gguf::JSON)? else {
             let gguf::GgufTokenizer { inner, bos, eos, control, same_text } = gguf::read(metadata)?;
             let tokenizer = Self::with(inner, file.to_owned(), bos, control)?;
-            return Ok(Self { eos, same_text, ..tokenizer });
+            return Ok(Self { eos, same_text, infill, ..tokenizer });
         };
         let inner = parse(file, json)?;
-        Self::from_huggingface(inner, file.to_owned(), |_| gguf::bos(metadata))
+        let tokenizer = Self::from_huggingface(inner, file.to_owned(), |_| gguf::bos(metadata))?;
+        Ok(Self { infill, ..tokenizer })
     }
 
     /// Reads a `tokenizer.json` and, if there is one, the `tokenizer_config.json` beside it.
@@ -293,6 +297,7 @@ impl Tokenizer {
             control,
             same_text: HashMap::new(),
             ends,
+            infill: [None; 3],
             spelling: Spelling::new(&decoder),
             longest_token,
             without_special: OnceLock::new(),
@@ -532,6 +537,12 @@ impl Tokenizer {
     #[must_use]
     pub fn ends(&self) -> &[TokenId] {
         &self.ends
+    }
+
+    /// Returns the tokens before prefix, suffix and middle of a text with a gap that a GGUF file
+    /// names.
+    pub(crate) fn infill(&self) -> [Option<TokenId>; 3] {
+        self.infill
     }
 
     /// Returns whether both tokenizers have the same vocabulary, so that tokens of one mean the

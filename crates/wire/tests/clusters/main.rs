@@ -119,7 +119,13 @@ impl World {
         Self {
             seed,
             vocab_size,
-            sampling: Sampling { options, randomness, verification, constraint: None },
+            sampling: Sampling {
+                options,
+                randomness,
+                verification,
+                constraint: None,
+                dry_breakers: Arc::default(),
+            },
             logprobs: choices.of(&[None, None, Some(0), Some(2)]),
             method,
             drafter,

@@ -3,7 +3,9 @@
 use super::options::ModelOptions;
 use super::{gemma4, latent, mixer, mixture};
 use crate::architecture::{Activation, Norm, QkNorms};
-use crate::config::{Config, Family, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow};
+use crate::config::{
+    Config, Family, NormPlacement, Pooling, PoolingMode, RopeScaling, SlidingLayers, SlidingWindow,
+};
 use crate::load_error::LoadError;
 
 /// The order of the rows of queries and keys: that of the pairs that RoPE rotates.
@@ -72,6 +74,16 @@ const EXPERTS_IN_GROUPS: &[&str] = &[
     "leading_dense_block_count",
     NEXT_TOKEN_LAYERS,
 ];
+const LATENT: &[&str] = &[
+    "attention.q_lora_rank",
+    "attention.kv_lora_rank",
+    "attention.key_length_mla",
+    "attention.value_length_mla",
+    "rope.scaling.yarn_log_multiplier",
+];
+const INDEXER: &[&str] = &["attention.indexer.head_count"];
+/// What only images change.
+const IMAGES: &[&str] = &["n_deepstack_layers", "rope.dimension_sections"];
 const FACTORS: &[&str] = &["attention.scale", "embedding_scale", "residual_scale", "logit_scale"];
 const PARALLEL: &[&str] = &["use_parallel_residual"];
 
@@ -96,6 +108,8 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
     ]),
     halves("qwen3", Family::Qwen3),
     halves("qwen3moe", Family::Qwen3Moe).reads(&[EXPERTS]),
+    halves("qwen3vl", Family::Qwen3).reads(&[IMAGES]),
+    halves("qwen3vlmoe", Family::Qwen3Moe).reads(&[EXPERTS, IMAGES]),
     halves("gpt-oss", Family::GptOss).window_period(2).reads(&[EXPERTS]),
     GgufArchitecture { window: Some(4096), ..halves("gemma2", Family::Gemma2) }
         .window_period(2)
@@ -142,20 +156,23 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
     neighbours("chatglm", Family::Glm).partial_rope(),
     halves("glm4moe", Family::Glm4Moe).partial_rope().reads(&[EXPERTS_IN_GROUPS]),
     // Files with sigmoids as weights of experts are those of DeepSeek-V3.
-    neighbours("deepseek2", Family::DeepseekV2).reads(&[
-        EXPERTS_IN_GROUPS,
-        &[
-            "attention.q_lora_rank",
-            "attention.kv_lora_rank",
-            "attention.key_length_mla",
-            "attention.value_length_mla",
-            "rope.scaling.yarn_log_multiplier",
-        ],
+    neighbours("deepseek2", Family::DeepseekV2).reads(&[EXPERTS_IN_GROUPS, LATENT]),
+    neighbours("deepseek32", Family::DeepseekV32).reads(&[EXPERTS_IN_GROUPS, LATENT, INDEXER]),
+    neighbours("glm-dsa", Family::GlmMoeDsa).reads(&[EXPERTS_IN_GROUPS, LATENT, INDEXER]),
+    halves("dots1", Family::Dots1).reads(&[EXPERTS_IN_GROUPS]),
+    neighbours("ernie4_5", Family::Ernie45),
+    neighbours("ernie4_5-moe", Family::Ernie45Moe).reads(&[
+        EXPERTS,
+        SHARED_EXPERT_SIZE,
+        &["expert_shared_count", "interleave_moe_layer_step", "leading_dense_block_count"],
     ]),
+    halves("minimax-m2", Family::MiniMaxM2).partial_rope().reads(&[EXPERTS]),
     halves("qwen3next", Family::Qwen3Next).partial_rope().reads(HYBRID_QWEN),
     halves("qwen35", Family::Qwen35).partial_rope().reads(HYBRID_QWEN),
     halves("qwen35moe", Family::Qwen35Moe).partial_rope().reads(HYBRID_QWEN),
     halves("lfm2", Family::Lfm2),
+    halves("lfm2moe", Family::Lfm2Moe).reads(&[EXPERTS, &["leading_dense_block_count"]]),
+    halves("bert", Family::Bert).norm(LAYER_NORM).reads(&[&["attention.causal"]]),
     neighbours("granitehybrid", Family::GraniteMoeHybrid).reads(&[
         FACTORS,
         EXPERTS,
@@ -208,7 +225,9 @@ impl GgufArchitecture {
         config: &mut Config,
     ) -> Result<(), LoadError> {
         match self.family {
-            Family::Qwen3 | Family::Qwen3Moe => config.qk_norms = QkNorms::Heads,
+            Family::Qwen3 | Family::Qwen3Moe | Family::Lfm2 | Family::Lfm2Moe | Family::Dots1 => {
+                config.qk_norms = QkNorms::Heads;
+            }
             Family::GptOss => config.sinks = true,
             Family::Gemma2 | Family::Gemma3 => gemma(options, self.family, config)?,
             Family::Gemma4 => gemma4::read(options, has, config)?,
@@ -225,8 +244,17 @@ impl GgufArchitecture {
                     config.intermediate_size = shared.unwrap_or(config.intermediate_size);
                 }
             }
-            Family::DeepseekV2 => latent::read(options, has, config)?,
-            Family::Lfm2 => config.qk_norms = QkNorms::Heads,
+            Family::DeepseekV2 | Family::DeepseekV32 | Family::GlmMoeDsa => {
+                latent::read(options, has, config)?;
+            }
+            Family::Bert => {
+                let types = options.metadata.u32("tokenizer.ggml.token_type_count")?;
+                if options.metadata.bool(&options.key("attention.causal"))? == Some(true) {
+                    return Err(options.unsupported("attention.causal", "false"));
+                }
+                config.set_bert(types.unwrap_or(2) as usize);
+                config.hidden_act = Activation::Gelu;
+            }
             family if family.is_hybrid_qwen() => {
                 config.qk_norms = QkNorms::Heads;
                 config.attention_gate = true;
@@ -237,7 +265,7 @@ impl GgufArchitecture {
                 config.rope_layers = Some(layers.map(|layer| !layer.is_multiple_of(4)).collect());
             }
             Family::Olmo2 => olmo2(options, config)?,
-            Family::Olmoe => config.qk_norms = QkNorms::Whole,
+            Family::Olmoe | Family::MiniMaxM2 => config.qk_norms = QkNorms::Whole,
             Family::Gpt2 => {
                 config.gated_mlp = false;
                 config.hidden_act = Activation::GeluTanh;
@@ -283,10 +311,23 @@ impl GgufArchitecture {
             }
             _ => {}
         }
+        config.pooling = pooling(options)?.or(config.pooling);
         config.recurrent = mixer::read(options, self.family, has, config)?;
         config.experts = mixture::read(options, config.family, has, config)?;
         Ok(())
     }
+}
+
+/// How a model for embeddings makes them. 0 means that the file is not one for embeddings.
+fn pooling(options: &ModelOptions<'_>) -> Result<Option<Pooling>, LoadError> {
+    let mode = match options.metadata.u32(&options.key("pooling_type"))? {
+        None | Some(0) => return Ok(None),
+        Some(1) => PoolingMode::Mean,
+        Some(2) => PoolingMode::First,
+        Some(3) => PoolingMode::Last,
+        Some(_) => return Err(options.unsupported("pooling_type", "1 (mean), 2 (cls) or 3 (last)")),
+    };
+    Ok(Some(mode.into()))
 }
 
 /// Gemma 2 and 3. The factor of scores is not stored: it depends on the size of the published

@@ -32,7 +32,7 @@ pub(super) fn read_config(
         // Its layers may differ.
         Family::Gemma4 => gemma4::first_size(&options, "attention.head_count_kv", layers)?,
         // Layers with a mixer have none.
-        Family::Lfm2 | Family::GraniteMoeHybrid => {
+        Family::Lfm2 | Family::Lfm2Moe | Family::GraniteMoeHybrid => {
             options.of_some_layers("attention.head_count_kv", layers)?
         }
         _ => options.of_layers("attention.head_count_kv", layers)?,
@@ -44,7 +44,7 @@ pub(super) fn read_config(
         return Err(options.invalid("attention.head_count_kv", &expected));
     }
     let head_dim = match architecture.family {
-        Family::DeepseekV2 => latent::rope_dim(&options)?,
+        Family::DeepseekV2 | Family::DeepseekV32 | Family::GlmMoeDsa => latent::rope_dim(&options)?,
         _ => head_dim(&options, hidden_size, heads)?,
     };
     let partial_rotary_factor = if architecture.partial_rope {

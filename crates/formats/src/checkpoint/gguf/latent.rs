@@ -59,8 +59,15 @@ pub(super) fn read(
     let gating = options.metadata.u32(&options.key("expert_gating_func"))?.unwrap_or(0);
     let corrects = |layer| has(&format!("blk.{layer}.exp_probs_b.bias"));
     // Files of GLM-4.7-Flash do not name the function.
-    if gating == SIGMOID || gating == 0 && (0..config.num_hidden_layers).any(corrects) {
+    let has_sigmoids =
+        gating == SIGMOID || gating == 0 && (0..config.num_hidden_layers).any(corrects);
+    if config.family == Family::DeepseekV2 && has_sigmoids {
         config.family = Family::DeepseekV3;
+    }
+    if config.family.is_sparse() {
+        // As from safetensors: up to there, attention reads all positions.
+        let positions = options.required_size("attention.indexer.top_k", MAX_SIZE)?;
+        config.max_position_embeddings = config.max_position_embeddings.min(positions);
     }
     Ok(())
 }

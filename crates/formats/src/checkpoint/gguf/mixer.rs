@@ -17,12 +17,12 @@ pub(super) fn read(
     config: &Config,
 ) -> Result<Option<RecurrentLayers>, LoadError> {
     let layers = match family {
-        Family::Lfm2 | Family::GraniteMoeHybrid => without_keys(options, config)?,
+        Family::Lfm2 | Family::Lfm2Moe | Family::GraniteMoeHybrid => without_keys(options, config)?,
         family if family.is_hybrid_qwen() => listed_layers(options, config)?,
         _ => return Ok(None),
     };
     let mixer = match family {
-        Family::Lfm2 => Recurrent {
+        Family::Lfm2 | Family::Lfm2Moe => Recurrent {
             rule: RecurrentRule::Convolution,
             n_key_heads: 0,
             key_dim: 0,

@@ -19,14 +19,15 @@ pub(super) fn read(
     const NORMALISED: &str = "expert_weights_norm";
     const SHARED: &str = "expert_shared_feed_forward_length";
     let (weighting, normalised) = match family {
-        F::Mixtral | F::Qwen3Moe | F::Qwen3Next | F::Qwen35Moe => (Softmax, true),
+        F::Mixtral | F::Qwen3Moe | F::Qwen3Next | F::Qwen35Moe | F::Ernie45Moe => (Softmax, true),
+        F::Lfm2Moe | F::MiniMaxM2 => (Sigmoid, true),
         F::Qwen2Moe | F::Olmoe | F::DeepseekV2 => (Softmax, false),
         F::Gemma4 | F::GraniteMoeHybrid if options.size_or_zero("expert_count")?.is_none() => {
             return Ok(None);
         }
         F::Gemma4 => (Softmax, true),
         F::GraniteMoe | F::GraniteMoeHybrid | F::GptOss => (SoftmaxOfChosen, false),
-        F::Glm4Moe | F::DeepseekV3 => {
+        F::Glm4Moe | F::DeepseekV3 | F::DeepseekV32 | F::GlmMoeDsa | F::Dots1 => {
             (Sigmoid, options.metadata.bool(&options.key(NORMALISED))?.unwrap_or(false))
         }
         _ => return Ok(None),
@@ -48,6 +49,10 @@ pub(super) fn read(
         router.own_norm = true;
         router.expert_scales = has("blk.0.ffn_down_exps.scale");
     }
+    let is_deepseek = matches!(
+        family,
+        F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3 | F::DeepseekV32 | F::GlmMoeDsa | F::Dots1
+    );
     let has_shared_gate = matches!(family, F::Qwen2Moe | F::Qwen3Next | F::Qwen35Moe);
     let shared_size = match family {
         F::Gemma4 => Some(config.intermediate_size),
@@ -56,21 +61,26 @@ pub(super) fn read(
             let size = options.size_or_zero(SHARED)?;
             Some(size.unwrap_or(config.intermediate_size))
         }
-        F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3 => {
+        _ if is_deepseek || family == F::Ernie45Moe => {
             let count = options.size_or_zero("expert_shared_count")?;
             count.map(|count| count.saturating_mul(mlp.intermediate_size))
         }
         _ => None,
     };
-    let mut dense = Vec::new();
-    if matches!(family, F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3) {
-        router.correction = family != F::DeepseekV2;
+    router.correction = family != F::DeepseekV2
+        && (is_deepseek || matches!(family, F::Ernie45Moe | F::Lfm2Moe | F::MiniMaxM2));
+    if is_deepseek {
         router.scale = options.positive_or_zero("expert_weights_scale")?.unwrap_or(1.0);
         // A group of DeepSeek-V2 counts as its best expert.
         let experts_scored = if family == F::DeepseekV2 { 1 } else { 2 };
         router.groups = groups(options, family, n_experts, experts_scored)?;
+    }
+    let mut dense = Vec::new();
+    if is_deepseek || matches!(family, F::Ernie45Moe | F::Lfm2Moe) {
         let first = options.size_or_zero("leading_dense_block_count")?.unwrap_or(0);
-        dense = (0..config.num_hidden_layers).map(|layer| layer < first).collect();
+        let step = options.size_or_zero("interleave_moe_layer_step")?.unwrap_or(1);
+        let is_dense = |layer: usize| layer < first || !(layer + 1).is_multiple_of(step);
+        dense = (0..config.num_hidden_layers).map(is_dense).collect();
     }
     Ok(Some(MixtureLayers {
         experts: Experts {
@@ -97,7 +107,7 @@ fn groups(
         // experts.
         None => match (family, n_experts) {
             (Family::DeepseekV2, 160) => [8, 3],
-            (Family::DeepseekV3, 256) => [8, 4],
+            (Family::DeepseekV3 | Family::DeepseekV32, 256) => [8, 4],
             _ => return Ok(None),
         },
     };

@@ -48,6 +48,7 @@ pub(super) fn gguf_name(tensor: Tensor) -> String {
     let (layer, part) = match tensor {
         Tensor::Embedding => return "token_embd.weight".into(),
         Tensor::Positions => return "position_embd.weight".into(),
+        Tensor::TokenTypes => return "token_types.weight".into(),
         Tensor::LayerInputs => return "per_layer_token_embd.weight".into(),
         Tensor::LayerInputProjection => return "per_layer_model_proj.weight".into(),
         Tensor::LayerInputNorm => return "per_layer_proj_norm.weight".into(),

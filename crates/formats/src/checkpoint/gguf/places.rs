@@ -25,6 +25,7 @@ impl Places<'_> {
         match tensor {
             Tensor::Layer(layer, part) => {
                 self.place_norms_of_falcon(&mut stored, layer, part);
+                self.place_norms_of_bert(&mut stored, layer, part);
                 self.place_mixer(&mut stored, layer, part);
                 self.place_attention(&mut stored, layer, part);
                 self.place_mlp(&mut stored, layer, part);
@@ -32,8 +33,13 @@ impl Places<'_> {
             Tensor::Expert(layer, expert, part) => {
                 self.place_expert(&mut stored, layer, expert, part);
             }
+            Tensor::FinalNorm | Tensor::FinalNormBias if self.gguf.family == Family::Bert => {
+                let kind = if tensor == Tensor::FinalNorm { "weight" } else { "bias" };
+                let last = self.config.num_hidden_layers - 1;
+                stored.name = format!("blk.{last}.layer_output_norm.{kind}");
+            }
             // This is the norm after the last layer.
-            Tensor::FinalNorm if self.gguf.family == Family::Lfm2 => {
+            Tensor::FinalNorm if self.gguf.family.is_lfm2() => {
                 stored.name = "token_embd_norm.weight".into();
             }
             _ => {}
@@ -151,6 +157,21 @@ impl Places<'_> {
             T::AttentionNormBias => format!("blk.{layer}.attn_norm_2.bias"),
             T::MlpNorm => format!("blk.{layer}.attn_norm.weight"),
             T::MlpNormBias => format!("blk.{layer}.attn_norm.bias"),
+            _ => return,
+        };
+    }
+
+    /// Places the norms of a BERT, which are called after what is before them.
+    fn place_norms_of_bert(&self, stored: &mut StoredAs, layer: usize, part: LayerTensor) {
+        use LayerTensor as T;
+        let kind = if part.is_bias() { "bias" } else { "weight" };
+        stored.name = match part {
+            _ if self.gguf.family != Family::Bert => return,
+            T::AttentionNorm | T::AttentionNormBias => match layer.checked_sub(1) {
+                None => format!("token_embd_norm.{kind}"),
+                Some(before) => format!("blk.{before}.layer_output_norm.{kind}"),
+            },
+            T::MlpNorm | T::MlpNormBias => format!("blk.{layer}.attn_output_norm.{kind}"),
             _ => return,
         };
     }

@@ -1,5 +1,6 @@
 //! Reads a GGUF file, or the parts of a split one, as a model.
 
+use super::architectures::NEXT_TOKEN_LAYERS;
 use super::config::read_config;
 use super::gemma4;
 use super::metadata::GgufMetadata;
@@ -16,6 +17,7 @@ use crate::checkpoint::stored_names::StoredAs;
 use crate::checkpoint::{Location, WeightFile};
 use crate::config::{Config, GlobalHeads, MAX_LAYERS, RopeScaling};
 use crate::load_error::{LoadError, shortened};
+use crate::speculator::mtp;
 use crate::tensor::Tensor;
 use crate::weight_type::Dtype;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -68,24 +70,75 @@ impl GgufModel {
         }
         let architecture = config.architecture();
         let places = Places { gguf, config: &config, architecture: &architecture, has: &has };
-        let mut locations = HashMap::new();
-        let mut used = HashSet::new();
+        let mut located = Located::default();
         for tensor in architecture.tensors() {
-            if let Some(names) = places.split_expansion(tensor) {
-                locations.insert(tensor, parts.locate_expansion(&names, &architecture, tensor)?);
-                used.extend(names);
-                continue;
-            }
-            let stored_as = places.of(tensor);
-            let is_vector = architecture.shape(tensor).len() == 1;
-            locations.insert(tensor, parts.locate(&stored_as, is_vector)?);
-            used.insert(stored_as.name);
+            parts.locate_in(&places, [tensor; 2], &mut located)?;
         }
+        let Located { locations, used } = located;
         let layers = options.required_size("block_count", MAX_LAYERS)?;
         parts.reject_unexpected(&used, &config, config.num_hidden_layers..layers)?;
         let metadata = StoredMetadata(std::mem::take(&mut parts.heads[0].metadata));
         Ok(Self { config, locations, metadata })
     }
+
+    /// Locates the tensors of the layer for multi-token prediction of a model that was read from
+    /// these files. Fails when there is none, or it has tensors that are not computed.
+    pub(crate) fn locate_mtp(
+        files: &[WeightFile],
+        layout: &mtp::Layout,
+    ) -> Result<HashMap<Tensor, Location>, LoadError> {
+        let parse = |file: &WeightFile| GgufHead::parse(file.bytes(), file.path());
+        let heads = files.iter().map(parse).collect::<Result<_, _>>()?;
+        let parts = Parts { files, heads };
+        let has = |name: &str| parts.find(name).is_some();
+        let (_, gguf) = read_config(parts.metadata(0), &has)?;
+        let (config, architecture) = (layout.config(), layout.model());
+        let options = ModelOptions { metadata: parts.metadata(0), architecture: gguf.name };
+        if options.required_size("block_count", MAX_LAYERS)? != config.num_hidden_layers {
+            let expected = format!("one with \"{NEXT_TOKEN_LAYERS}\" 1");
+            return Err(LoadError::NoMtpHead { path: files[0].path().to_owned(), expected });
+        }
+        let places = Places { gguf, config, architecture, has: &has };
+        let (head, prefix) =
+            (layout.architecture(), format!("blk.{}.", config.num_hidden_layers - 1));
+        let mut located = Located::default();
+        for tensor in head.tensors() {
+            let own = match tensor {
+                Tensor::Fusion => "eh_proj",
+                Tensor::EmbeddingNorm => "enorm",
+                Tensor::FeatureNorm => "hnorm",
+                Tensor::FinalNorm => "shared_head_norm",
+                layer => {
+                    parts.locate_in(&places, [layer, layout.in_target(layer)], &mut located)?;
+                    continue;
+                }
+            };
+            let (name, shape) = (format!("{prefix}nextn.{own}.weight"), head.shape(tensor));
+            let is_vector = shape.len() == 1;
+            let stored_as = StoredAs { name, shape, expert: None, layout: RowLayout::PLAIN };
+            located.locations.insert(tensor, parts.locate(&stored_as, is_vector)?);
+            located.used.insert(stored_as.name);
+        }
+        let copies = ["nextn.embed_tokens.weight", "nextn.shared_head_head.weight"];
+        let is_unknown = |name: &&String| {
+            let of_head = name.strip_prefix(&prefix);
+            of_head.is_some_and(|part| !copies.contains(&part)) && !located.used.contains(*name)
+        };
+        for (file, head) in files.iter().zip(&parts.heads) {
+            if let Some(name) = head.tensors.keys().find(is_unknown) {
+                let (file, tensor) = (file.path().to_owned(), shortened(name));
+                return Err(LoadError::UnusedTensor { file, tensor, drafter: "this MTP head" });
+            }
+        }
+        Ok(located.locations)
+    }
+}
+
+/// Where tensors are, and the names of those that hold them.
+#[derive(Default)]
+struct Located {
+    locations: HashMap<Tensor, Location>,
+    used: HashSet<String>,
 }
 
 /// The place of a file among the parts of a split one.
@@ -213,6 +266,28 @@ impl Parts<'_> {
         Ok(Some(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()))
     }
 
+    /// Locates a tensor by its place as another one: that of the model with a head's layer.
+    fn locate_in(
+        &self,
+        places: &Places<'_>,
+        [tensor, in_model]: [Tensor; 2],
+        located: &mut Located,
+    ) -> Result<(), LoadError> {
+        let architecture = places.architecture;
+        let location = if let Some(names) = places.split_expansion(in_model) {
+            let location = self.locate_expansion(&names, architecture, in_model)?;
+            located.used.extend(names);
+            location
+        } else {
+            let stored_as = places.of(in_model);
+            let location = self.locate(&stored_as, architecture.shape(in_model).len() == 1)?;
+            located.used.insert(stored_as.name);
+            location
+        };
+        located.locations.insert(tensor, location);
+        Ok(())
+    }
+
     fn locate(&self, stored_as: &StoredAs, is_vector: bool) -> Result<Location, LoadError> {
         let name = &stored_as.name;
         let Some((file, stored)) = self.find(name) else {
@@ -300,6 +375,7 @@ impl Parts<'_> {
                 || divisors.contains(&name.as_str())
                 || name.ends_with(".attn_rot_embd")
                 || is_unused_key(name, config)
+                || config.family.is_sparse() && name.contains(".indexer.")
                 || layer_of(name).is_some_and(|layer| skipped.contains(&layer))
         };
         for (file, head) in self.files.iter().zip(&self.heads) {

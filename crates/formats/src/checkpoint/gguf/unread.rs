@@ -118,7 +118,6 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("decoder_block_count", Neutral::Nothing),
     ("full_attention_interval", Neutral::Nothing),
     ("use_parallel_residual", Neutral::Nothing),
-    ("pooling_type", Neutral::Nothing),
     ("swin_norm", Neutral::Nothing),
     ("embedding_length_out", Neutral::HiddenSize),
     ("embedding_length_per_layer_input", Neutral::Nothing),

@@ -1,6 +1,6 @@
 //! Small configurations of the families that are not plain Llamas.
 
-use super::example_config;
+use super::examples::example_config;
 use crate::architecture::{
     Activation, ExpertGroups, Experts, Latent, Mlp, Norm, QkNorms, Recurrent, RecurrentRule,
     Router, Weighting,
@@ -195,6 +195,14 @@ pub(super) fn dense() -> Vec<Config> {
         num_key_value_heads: 1,
         ..falcon.clone()
     };
+    let ernie45 = Config {
+        family: Family::Ernie45,
+        qkv_bias: true,
+        output_bias: true,
+        mlp_bias: true,
+        tie_word_embeddings: true,
+        ..example_config()
+    };
     let olmo = Config {
         family: Family::Olmo,
         norm: Norm::UnweightedLayer,
@@ -206,6 +214,7 @@ pub(super) fn dense() -> Vec<Config> {
         opt,
         falcon,
         falcon_single,
+        ernie45,
         olmo,
         gemma2,
         gemma3,
@@ -309,14 +318,48 @@ pub(super) fn mixtures() -> Vec<Config> {
             layers(Experts { mlp: Mlp { activation: clamped, bias: true, ..base.mlp }, ..base }),
         )
     };
-    let mut all = vec![mixtral, qwen2_moe, qwen3_moe, olmoe, granite_moe, glm4_moe, gpt_oss];
+    let sigmoid = Router { weighting: Weighting::Sigmoid, correction: true, ..router };
+    let minimax_m2 = Config {
+        qk_norms: QkNorms::Whole,
+        partial_rotary_factor: 0.5,
+        ..of(Family::MiniMaxM2, layers(experts(100, sigmoid)))
+    };
+    let dots1 = Config {
+        qk_norms: QkNorms::Heads,
+        sliding_window: window(11, [false, true]),
+        experts: glm4_moe.experts.clone(),
+        ..of(Family::Dots1, layers(experts(36, router)))
+    };
+    // A correction of a softmax.
+    let ernie45_moe = of(
+        Family::Ernie45Moe,
+        MixtureLayers {
+            shared_size: Some(72),
+            ..layers(experts(36, Router { correction: true, ..router }))
+        },
+    );
+    let qwen3_vl_moe =
+        Config { qk_norms: QkNorms::Heads, ..of(Family::Qwen3VlMoe, layers(experts(36, router))) };
+    let mut all = vec![
+        mixtral,
+        qwen2_moe,
+        qwen3_moe,
+        olmoe,
+        granite_moe,
+        glm4_moe,
+        gpt_oss,
+        minimax_m2,
+        dots1,
+        ernie45_moe,
+        qwen3_vl_moe,
+    ];
     all.extend(latent());
     all
 }
 
 /// Returns mixtures with compressed keys and values: with biases, YaRN and without compressed
 /// queries.
-fn latent() -> [Config; 3] {
+fn latent() -> [Config; 5] {
     let latent = Latent {
         query_rank: None,
         rank: 20,
@@ -372,7 +415,11 @@ fn latent() -> [Config; 3] {
         experts: v3.experts.clone().map(|layers| MixtureLayers { dense: Vec::new(), ..layers }),
         ..of(Family::Glm4MoeLite, router)
     };
-    [v2, v3, glm_lite]
+    // Sparse attention, of which only the context's end remains.
+    let v32 = Config { family: Family::DeepseekV32, max_position_embeddings: 256, ..v3.clone() };
+    let glm_dsa =
+        Config { family: Family::GlmMoeDsa, max_position_embeddings: 256, ..glm_lite.clone() };
+    [v2, v3, glm_lite, v32, glm_dsa]
 }
 
 /// Returns hybrids, in which the first of two layers has a recurrent mixer.
@@ -431,6 +478,15 @@ pub(super) fn hybrids() -> Vec<Config> {
         tie_word_embeddings: true,
         ..of(Family::Lfm2, convolution)
     };
+    let sigmoid = Router { weighting: Weighting::Sigmoid, correction: true, ..router };
+    let lfm2_moe = Config {
+        family: Family::Lfm2Moe,
+        experts: Some(MixtureLayers {
+            dense: vec![true, false],
+            ..MixtureLayers::in_all(experts(36, sigmoid))
+        }),
+        ..lfm2.clone()
+    };
     let mamba = Recurrent {
         rule: RecurrentRule::StateSpace,
         key_dim: 5,
@@ -451,5 +507,5 @@ pub(super) fn hybrids() -> Vec<Config> {
         }),
         ..of(Family::GraniteMoeHybrid, mamba)
     };
-    vec![qwen3_next, qwen35, qwen35_moe, lfm2, granite]
+    vec![qwen3_next, qwen35, qwen35_moe, lfm2, lfm2_moe, granite]
 }

@@ -1,4 +1,5 @@
-//! DeepSeek-V2 and V3, and GLM-4.7-Flash: compressed keys and values, and mixtures of experts.
+//! DeepSeek-V2, V3 and V3.2, GLM-4.7-Flash and GLM-5: compressed keys and values, and mixtures of
+//! experts.
 
 use super::super::family::{Defaults, Description, LLAMA};
 use super::super::{Config, MAX_LAYERS, MixtureLayers};
@@ -23,7 +24,7 @@ pub(in super::super) const DEEPSEEK_V2: Description = Description {
     reads: READS,
     read: |options, config| {
         options.check_supported("rope_interleave", "true", |value| value == true)?;
-        read_attention(options, config)?;
+        read_latent(options, config, V3_WIDTHS)?;
         config.mlp_bias = flag(options, "mlp_bias")?;
         config.experts = Some(v2_experts(options, config)?);
         Ok(())
@@ -51,15 +52,10 @@ pub(in super::super) const DEEPSEEK_V3: Description = Description {
     },
     reads: READS,
     read: |options, config| {
-        read_attention(options, config)?;
-        config.rope_interleave = options.flag("rope_interleave")?.unwrap_or(true);
-        supports(options, "topk_method", "\"noaux_tc\"")?;
-        supports(options, "scoring_func", "\"sigmoid\"")?;
         supports_every_layer(options)?;
         let defaults =
             MixtureDefaults { groups: [8, 4], first_dense: 3, scale: 2.5, ..MixtureDefaults::GLM };
-        config.experts = Some(mixture_layers(options, config, &defaults)?);
-        Ok(())
+        read_v3(options, config, V3_WIDTHS, &defaults)
     },
     write: |config, options| {
         write_attention(config, options);
@@ -83,17 +79,8 @@ pub(in super::super) const GLM4_MOE_LITE: Description = Description {
     },
     reads: READS,
     read: |options, config| {
-        read_latent(options, config, [768, 192, 256])?;
-        config.rope_interleave = options.flag("rope_interleave")?.unwrap_or(true);
-        supports(options, "topk_method", "\"noaux_tc\"")?;
-        supports(options, "scoring_func", "\"sigmoid\"")?;
         let defaults = MixtureDefaults { scale: 1.8, ..MixtureDefaults::GLM };
-        let mut layers = mixture_layers(options, config, &defaults)?;
-        if let Some(dense) = dense_layers(options)? {
-            layers.dense = dense;
-        }
-        config.experts = Some(layers);
-        Ok(())
+        read_v3(options, config, [768, 192, 256], &defaults)
     },
     write: |config, options| {
         (DEEPSEEK_V3.write)(config, options);
@@ -103,6 +90,59 @@ pub(in super::super) const GLM4_MOE_LITE: Description = Description {
         options.insert(MLP_TYPES.to_owned(), json!(kinds));
     },
 };
+
+/// DeepSeek-V3 with sparse attention.
+pub(in super::super) const DEEPSEEK_V32: Description = Description {
+    name: "DeepSeek-V3.2",
+    model_type: "deepseek_v32",
+    class: "DeepseekV32ForCausalLM",
+    defaults: Defaults { max_position_embeddings: 163_840, ..DEEPSEEK_V3.defaults },
+    read: |options, config| {
+        (DEEPSEEK_V3.read)(options, config)?;
+        end_where_attention_is_sparse(options, config)
+    },
+    write: write_sparse,
+    ..DEEPSEEK_V3
+};
+
+/// GLM-4.7-Flash's attention, but sparse.
+pub(in super::super) const GLM_MOE_DSA: Description = Description {
+    name: "GLM-5",
+    model_type: "glm_moe_dsa",
+    class: "GlmMoeDsaForCausalLM",
+    defaults: Defaults { num_key_value_heads: Some(64), ..GLM4_MOE_LITE.defaults },
+    read: |options, config| {
+        let defaults = MixtureDefaults { first_dense: 3, scale: 2.5, ..MixtureDefaults::GLM };
+        read_v3(options, config, [2048, 192, 256], &defaults)?;
+        end_where_attention_is_sparse(options, config)
+    },
+    write: write_sparse,
+    ..GLM4_MOE_LITE
+};
+
+/// The number of positions that sparse attention reads at most.
+const INDEX_TOPK: &str = "index_topk";
+
+/// Ends the context where attention would no longer read all positions. Up to there, its indexer
+/// chooses all of them, so its weights are not read.
+fn end_where_attention_is_sparse(
+    options: &JsonOptions<'_>,
+    config: &mut Config,
+) -> Result<(), LoadError> {
+    options.check_supported("rope_interleave", "true", |value| value == true)?;
+    options.check_supported("layer_types", "only \"deepseek_sparse_attention\"", |layers| {
+        let mut layers = layers.as_array().into_iter().flatten();
+        layers.all(|kind| kind == "deepseek_sparse_attention")
+    })?;
+    let positions = options.size(INDEX_TOPK)?.unwrap_or(2048);
+    config.max_position_embeddings = config.max_position_embeddings.min(positions);
+    Ok(())
+}
+
+fn write_sparse(config: &Config, options: &mut Map<String, Value>) {
+    (GLM4_MOE_LITE.write)(config, options);
+    options.insert(INDEX_TOPK.to_owned(), json!(config.max_position_embeddings));
+}
 
 /// The kind of each layer's MLP, in order.
 const MLP_TYPES: &str = "mlp_layer_types";
@@ -121,7 +161,7 @@ fn dense_layers(options: &JsonOptions<'_>) -> Result<Option<Vec<bool>>, LoadErro
 }
 
 /// Refuses a value of a string option other than the one, in quotes.
-fn supports(
+pub(super) fn supports(
     options: &JsonOptions<'_>,
     option: &'static str,
     supported: &'static str,
@@ -131,12 +171,30 @@ fn supports(
 }
 
 /// Refuses mixtures in some of the layers only.
-fn supports_every_layer(options: &JsonOptions<'_>) -> Result<(), LoadError> {
+pub(super) fn supports_every_layer(options: &JsonOptions<'_>) -> Result<(), LoadError> {
     options.check_supported("moe_layer_freq", "1", |value| value.as_f64() == Some(1.0))
 }
 
-fn read_attention(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
-    read_latent(options, config, [1536, 128, 128])
+/// DeepSeek's defaults of the rank of queries, and of the widths of plain keys and of values.
+const V3_WIDTHS: [usize; 3] = [1536, 128, 128];
+
+/// Reads attention and experts as those of DeepSeek-V3.
+fn read_v3(
+    options: &JsonOptions<'_>,
+    config: &mut Config,
+    widths: [usize; 3],
+    defaults: &MixtureDefaults,
+) -> Result<(), LoadError> {
+    read_latent(options, config, widths)?;
+    config.rope_interleave = options.flag("rope_interleave")?.unwrap_or(true);
+    supports(options, "topk_method", "\"noaux_tc\"")?;
+    supports(options, "scoring_func", "\"sigmoid\"")?;
+    let mut layers = mixture_layers(options, config, defaults)?;
+    if let Some(dense) = dense_layers(options)? {
+        layers.dense = dense;
+    }
+    config.experts = Some(layers);
+    Ok(())
 }
 
 /// Reads compressed attention. The defaults are the rank of queries, and the widths of keys without

@@ -2,7 +2,7 @@
 
 use super::super::family::{Defaults, Description, LLAMA};
 use super::super::{
-    Config, GlobalHeads, MAX_LAYERS, MixtureLayers, NormPlacement, RopeScaling, SharedKeys,
+    Config, Family, GlobalHeads, MAX_LAYERS, MixtureLayers, NormPlacement, RopeScaling, SharedKeys,
     SlidingLayers,
 };
 use super::{all_but_every, flag, size_or, sliding_window};
@@ -102,7 +102,7 @@ pub(in super::super) const GEMMA4: Description = Description {
         "num_experts",
         "enable_moe_block",
     ],
-    read: read_gemma4,
+    read: |options, config| read_gemma4(options, config, 512, Some(256)),
     write: |config, options| {
         let heads = config.global_heads;
         let is_global = |layer: &usize| config.window(*layer).is_none();
@@ -135,7 +135,26 @@ pub(in super::super) const GEMMA4: Description = Description {
     },
 };
 
-fn read_gemma4(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
+/// The text model is a Gemma 4 without inputs of each layer.
+pub(in super::super) const GEMMA4_UNIFIED: Description = Description {
+    name: "Gemma 4 12B",
+    model_type: "gemma4_unified_text",
+    class: "Gemma4UnifiedForConditionalGeneration",
+    defaults: Defaults { max_position_embeddings: 262_144, ..GEMMA4.defaults },
+    read: |options, config| {
+        config.family = Family::Gemma4;
+        read_gemma4(options, config, 1024, None)
+    },
+    ..GEMMA4
+};
+
+/// Reads the options, given the defaults of the window and of the width of each layer's own input.
+fn read_gemma4(
+    options: &JsonOptions<'_>,
+    config: &mut Config,
+    window: usize,
+    input: Option<usize>,
+) -> Result<(), LoadError> {
     // Only tokens of images attend to later ones with "vision".
     let is_causal = |value: &Value| value == "vision" || value == false;
     options.check_supported("use_bidirectional_attention", "null or \"vision\"", is_causal)?;
@@ -152,7 +171,7 @@ fn read_gemma4(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), Loa
     if options.get("rope_parameters").is_none() {
         config.rope_scaling = RopeScaling::Proportional { share: 0.25, factor: 1.0 };
     }
-    let size = size_or(options, "sliding_window", Some(512))?;
+    let size = size_or(options, "sliding_window", Some(window))?;
     let layers = all_but_every(6, config.num_hidden_layers);
     config.sliding_window = sliding_window(options, size, layers)?;
     // As in transformers, the last layer never has a window.
@@ -163,7 +182,7 @@ fn read_gemma4(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), Loa
         *last = false;
     }
     config.global_heads = Some(global_heads(options, config)?);
-    let width = size_or(options, "hidden_size_per_layer_input", Some(256))?;
+    let width = size_or(options, "hidden_size_per_layer_input", input)?;
     config.per_layer_input = width.filter(|width| *width > 0);
     if config.per_layer_input.is_some() {
         let rows = options.size("vocab_size_per_layer_input")?.unwrap_or(262_144);

@@ -5,8 +5,8 @@ use super::super::family::{Defaults, Description, LLAMA};
 use super::super::{Config, MAX_LAYERS, MixtureLayers, RecurrentLayers};
 use super::granite::{read_factors, write_factors};
 use super::qwen::{mixture_layers, write_mixture};
-use super::{NUM_LOCAL_EXPERTS, experts, flag, write_attention_bias};
-use crate::architecture::{Mlp, QkNorms, Recurrent, RecurrentRule, Weighting};
+use super::{NUM_LOCAL_EXPERTS, dense_if, experts, flag, write_attention_bias};
+use crate::architecture::{Experts, Mlp, QkNorms, Recurrent, RecurrentRule, Router, Weighting};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 use serde_json::{Map, Value, json};
@@ -127,35 +127,81 @@ pub(in super::super) const LFM2: Description = Description {
     },
     reads: &[],
     read: |options, config| {
-        config.qk_norms = QkNorms::Heads;
         config.intermediate_size = lfm2_mlp_size(options, config.intermediate_size)?;
-        if let Some(tied) = options.flag("tie_embedding")? {
-            config.tie_word_embeddings = tied;
-        }
-        options.check_supported("conv_bias", "false", |value| *value == false)?;
-        let attends = options.sizes("full_attn_idxs")?;
-        let mixer = Recurrent {
-            rule: RecurrentRule::Convolution,
-            n_key_heads: 0,
-            key_dim: 0,
-            n_value_heads: 1,
-            value_dim: config.hidden_size,
-            kernel: options.size("conv_L_cache")?.unwrap_or(3),
-            conv_bias: false,
-            tiled: false,
-            negative_rates: false,
-        };
-        let is_recurrent = |layer: usize| attends.as_ref().is_some_and(|on| !on.contains(&layer));
-        let layers = recurrent_layers(options, config, is_recurrent)?;
-        config.recurrent = Some(RecurrentLayers { mixer, layers });
-        Ok(())
+        read_lfm2(options, config)
     },
     write: |config, options| {
         options.insert("block_auto_adjust_ff_dim".to_owned(), json!(false));
-        let kernel = config.recurrent.as_ref().map(|layers| layers.mixer.kernel);
-        options.insert("conv_L_cache".to_owned(), json!(kernel));
+        write_kernel(config, options);
     },
 };
+
+/// The first layers have dense MLPs, and the others experts of DeepSeek-V3's kind. The sum of their
+/// weights lacks transformers' 1e-6, as in llama.cpp.
+pub(in super::super) const LFM2_MOE: Description = Description {
+    name: "LFM2-MoE",
+    model_type: "lfm2_moe",
+    class: "Lfm2MoeForCausalLM",
+    reads: &["num_experts", NUM_LOCAL_EXPERTS],
+    read: |options, config| {
+        read_lfm2(options, config)?;
+        let size = options.required_size("moe_intermediate_size")?;
+        let base = experts(options, "num_experts", Mlp::gated(size))?;
+        let router = Router {
+            weighting: Weighting::Sigmoid,
+            normalised: options.flag("norm_topk_prob")?.unwrap_or(true),
+            scale: options.number("routed_scaling_factor")?.unwrap_or(1.0),
+            correction: options.flag("use_expert_bias")?.unwrap_or(true),
+            ..base.router
+        };
+        let first = options.size("num_dense_layers")?.unwrap_or(2);
+        config.experts = Some(MixtureLayers {
+            experts: Experts { router, ..base },
+            shared_size: None,
+            dense: dense_if(config, |layer| layer < first),
+        });
+        Ok(())
+    },
+    write: |config, options| {
+        write_kernel(config, options);
+        write_mixture(config, options);
+        let Some(MixtureLayers { experts, dense, .. }) = &config.experts else { return };
+        let n_dense = dense.iter().filter(|is_dense| **is_dense).count();
+        options.insert("num_dense_layers".to_owned(), json!(n_dense));
+        options.insert("routed_scaling_factor".to_owned(), json!(experts.router.scale));
+        options.insert("use_expert_bias".to_owned(), json!(experts.router.correction));
+    },
+    ..LFM2
+};
+
+fn read_lfm2(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
+    config.qk_norms = QkNorms::Heads;
+    if let Some(tied) = options.flag("tie_embedding")? {
+        config.tie_word_embeddings = tied;
+    }
+    options.check_supported("conv_bias", "false", |value| *value == false)?;
+    let attends = options.sizes("full_attn_idxs")?;
+    let mixer = Recurrent {
+        rule: RecurrentRule::Convolution,
+        n_key_heads: 0,
+        key_dim: 0,
+        n_value_heads: 1,
+        value_dim: config.hidden_size,
+        kernel: options.size("conv_L_cache")?.unwrap_or(3),
+        conv_bias: false,
+        tiled: false,
+        negative_rates: false,
+    };
+    let is_recurrent = |layer: usize| attends.as_ref().is_some_and(|on| !on.contains(&layer));
+    let layers = recurrent_layers(options, config, is_recurrent)?;
+    config.recurrent = Some(RecurrentLayers { mixer, layers });
+    Ok(())
+}
+
+fn write_kernel(config: &Config, options: &mut Map<String, Value>) {
+    let kernel = config.recurrent.as_ref().map(|layers| layers.mixer.kernel);
+    options.insert("conv_L_cache".to_owned(), json!(kernel));
+}
 
 /// Returns the width of LFM2's MLPs, which may be two thirds of the option, times a factor and
 /// rounded up to a multiple. A factor that is `null` changes nothing, and then the width is not

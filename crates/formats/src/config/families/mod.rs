@@ -1,7 +1,10 @@
 //! The families' own options, one file for families of the same origin.
 
+pub(super) mod bert;
 pub(super) mod cohere;
 pub(super) mod deepseek;
+pub(super) mod dots;
+pub(super) mod ernie;
 pub(super) mod falcon;
 pub(super) mod gemma;
 pub(super) mod glm;
@@ -9,6 +12,7 @@ pub(super) mod gpt;
 pub(super) mod granite;
 pub(super) mod hybrid;
 pub(super) mod llama;
+pub(super) mod minimax;
 pub(super) mod olmo;
 pub(super) mod phi;
 pub(super) mod positions;
@@ -44,6 +48,12 @@ fn layer_types(options: &JsonOptions<'_>) -> Result<Option<Vec<bool>>, LoadError
         _ => Err(options.unsupported("layer_types", KNOWN)),
     };
     names.iter().map(slides).collect::<Result<_, _>>().map(Some)
+}
+
+/// Returns whether each layer has a dense MLP instead of experts. The list is empty if none has.
+fn dense_if(config: &Config, is_dense: impl Fn(usize) -> bool) -> Vec<bool> {
+    let dense: Vec<bool> = (0..config.num_hidden_layers.min(MAX_LAYERS)).map(is_dense).collect();
+    if dense.contains(&true) { dense } else { Vec::new() }
 }
 
 /// Returns the sliding window of this size. `layer_types` lists its layers one by one; without it

@@ -1,9 +1,9 @@
 //! Qwen2 and Qwen3, dense and as mixtures of experts.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, MAX_LAYERS, MixtureLayers, SlidingLayers, SlidingWindow};
+use super::super::{Config, Family, MAX_LAYERS, MixtureLayers, SlidingLayers, SlidingWindow};
 use super::llama::optional_window;
-use super::{NUM_LOCAL_EXPERTS, experts, flag, write_attention_bias};
+use super::{NUM_LOCAL_EXPERTS, dense_if, experts, flag, write_attention_bias};
 use crate::architecture::{Experts, Mlp, QkNorms, Router};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
@@ -100,6 +100,43 @@ pub(in super::super) const QWEN3_MOE: Description = Description {
     },
 };
 
+/// The text model of Qwen3-VL is a Qwen3 with other defaults.
+pub(in super::super) const QWEN3_VL: Description = Description {
+    name: "Qwen3-VL",
+    model_type: "qwen3_vl_text",
+    class: "Qwen3VLForConditionalGeneration",
+    defaults: Defaults {
+        max_position_embeddings: 128_000,
+        rope_theta: 500_000.0,
+        ..QWEN3.defaults
+    },
+    read: |options, config| {
+        config.family = Family::Qwen3;
+        (QWEN3.read)(options, config)
+    },
+    ..QWEN3
+};
+
+/// That of its mixtures differs from a Qwen3-MoE in how experts are stored.
+pub(in super::super) const QWEN3_VL_MOE: Description = Description {
+    name: "Qwen3-VL-MoE",
+    model_type: "qwen3_vl_moe_text",
+    class: "Qwen3VLMoeForConditionalGeneration",
+    defaults: Defaults {
+        num_key_value_heads: Some(16),
+        tie_word_embeddings: true,
+        ..QWEN3_VL.defaults
+    },
+    read: |options, config| {
+        (QWEN3_MOE.read)(options, config)?;
+        if let Some(layers) = &mut config.experts {
+            layers.experts.router.normalised = true;
+        }
+        Ok(())
+    },
+    ..QWEN3_MOE
+};
+
 /// Reads the experts, and the layers that have them: the last of every `decoder_sparse_step`
 /// layers, but not those of `mlp_only_layers`.
 pub(super) fn mixture_layers(
@@ -121,9 +158,7 @@ pub(super) fn mixture_layers(
     };
     let is_dense =
         |layer: usize| !(layer + 1).is_multiple_of(step) || dense_only.contains(&(layer as u64));
-    let dense: Vec<bool> = (0..config.num_hidden_layers.min(MAX_LAYERS)).map(is_dense).collect();
-    let dense = if dense.contains(&true) { dense } else { Vec::new() };
-    Ok(MixtureLayers { experts, shared_size: None, dense })
+    Ok(MixtureLayers { experts, shared_size: None, dense: dense_if(config, is_dense) })
 }
 
 pub(super) fn write_mixture(config: &Config, options: &mut Map<String, Value>) {

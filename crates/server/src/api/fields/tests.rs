@@ -130,11 +130,11 @@ fn refused_fields_pass_with_values_that_ask_for_nothing() {
 #[test]
 fn numbers_are_compared_by_their_values() {
     for text in ["1", "1.0", "1e0"] {
-        let body = format!("{{\"typical_p\": {text}}}");
+        let body = format!("{{\"tfs_z\": {text}}}");
         assert!(Api::Chat.check(&body.into()).is_ok(), "{text}");
     }
-    assert!(check(Api::Chat, &json!({"typical_p": 0.9})).is_err());
-    assert!(check(Api::Chat, &json!({"typical_p": true})).is_err());
+    assert!(check(Api::Chat, &json!({"tfs_z": 0.9})).is_err());
+    assert!(check(Api::Chat, &json!({"tfs_z": true})).is_err());
 }
 
 #[test]
@@ -142,11 +142,11 @@ fn errors_say_what_is_refused_why_and_what_to_do() {
     let error = |api, body| check(api, &body).unwrap_err();
     assert_eq!(
         error(Api::Chat, json!({"mirostat": 2})),
-        "mirostat is not supported by this server: use `top_p` or `min_p`. Leave it out, or set it to 0"
+        "mirostat is not supported by this server: its state depends on the rows of all earlier tokens: use `top_p` or `min_p`. Leave it out, or set it to 0"
     );
     assert_eq!(
-        error(Api::Completions, json!({"suffix": "}"})),
-        "suffix is not supported by this server: models continue texts here, and fill no gaps. Leave it out"
+        error(Api::Chat, json!({"suffix": "}"})),
+        "suffix is not supported by this server: it is for `/v1/completions`. Leave it out"
     );
     let body = json!({"model": "x", "structured_outputs": {"regex": "a", "structural_tag": "b"}});
     assert!(error(Api::Chat, body).starts_with("structured_outputs.structural_tag is not"));

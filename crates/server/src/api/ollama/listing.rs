@@ -92,7 +92,8 @@ fn shown(entry: &Arc<Entry>, started: SystemTime) -> Value {
     let template = entry.if_loaded(|model| model.template.text().to_owned());
     let own = || facts.and_then(|facts| facts.chat_template.as_ref().ok()?.clone());
     let template = template.or_else(own).unwrap_or_default();
-    let mut capabilities = vec!["completion", "tools"];
+    let embeds = facts.is_some_and(|facts| facts.config.pooling.is_some());
+    let mut capabilities = if embeds { vec!["embedding"] } else { vec!["completion", "tools"] };
     if ["enable_thinking", "reasoning_effort", "<think>"].iter().any(|word| template.contains(word))
     {
         capabilities.push("thinking");

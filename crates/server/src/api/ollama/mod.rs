@@ -1,10 +1,12 @@
 //! ollama's API: `/api/chat`, `/api/generate`, and what it says of models.
 
+mod embed;
 mod listing;
 mod request;
 mod time;
 mod writer;
 
+pub(crate) use embed::{embed, embeddings};
 pub(crate) use listing::{ps, show, tags, version};
 
 use super::answers::{Answers, prepare, stream_lines};
@@ -14,7 +16,6 @@ use super::fields::Api;
 use super::state::State;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, extract};
 use request::{FIELDS, OllamaBody};
@@ -91,12 +92,6 @@ async fn unload(api: Api, state: &State, model: Option<&str>) -> Result<Response
         return Err(ApiError::field("keep_alive", message).into());
     }
     Ok(Json(writer::without_answer(api, entry.name(), "unload")).into_response())
-}
-
-/// The models of this server generate text.
-pub(crate) async fn embed() -> OllamaError {
-    let message = "this server's models give no embeddings";
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, message).into()
 }
 
 impl State {

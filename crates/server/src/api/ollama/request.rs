@@ -30,6 +30,7 @@ struct OllamaFields {
     model: Option<String>,
     messages: Option<Vec<OllamaMessage>>,
     prompt: Option<String>,
+    suffix: Option<String>,
     system: Option<String>,
     raw: Option<bool>,
     stream: Option<bool>,
@@ -125,7 +126,8 @@ impl OllamaBody {
 
     /// Returns the answer to generate.
     pub(super) fn prepare(self, model: &Model) -> Result<Prepared, ApiError> {
-        if !self.fields.raw.unwrap_or(false) {
+        let fills_gap = self.fields.suffix.as_ref().is_some_and(|text| !text.is_empty());
+        if !self.fields.raw.unwrap_or(false) && !fills_gap {
             return self.into_chat()?.chat(model);
         }
         for (name, is_given) in [
@@ -133,8 +135,9 @@ impl OllamaBody {
             ("think", self.fields.think.is_some()),
         ] {
             if is_given {
-                let message =
-                    format!("{name} has no effect with raw, where the prompt has no template");
+                let message = format!(
+                    "{name} has no effect with raw or suffix, where the prompt has no template"
+                );
                 return Err(ApiError::field(name, message));
             }
         }
@@ -148,12 +151,13 @@ impl OllamaBody {
         let logprobs = self.fields.logprobs.filter(|is_wanted| *is_wanted);
         let fields = BodyFields {
             prompt: self.fields.prompt.map(Prompt::Text),
+            suffix: self.fields.suffix,
             max_tokens: Some(limit(self.num_predict).unwrap_or(-1)),
             logprobs: logprobs.map(|_| Logprobs::Count(top_logprobs)),
             speculation: self.fields.speculation,
             ..BodyFields::default()
         };
-        Ok(Body { fields, sampling: self.sampling, structure, tools: ToolFields::default() })
+        Ok(Body { fields, sampling: self.sampling, structure, ..Body::default() })
     }
 
     /// Returns the same request as a chat completion.
@@ -200,7 +204,7 @@ impl OllamaBody {
             reasoning_effort: effort,
             ..BodyFields::default()
         };
-        Ok(Body { fields, sampling, structure, tools })
+        Ok(Body { fields, sampling, structure, tools, gap: None })
     }
 }
 
@@ -267,8 +271,8 @@ mod tests {
             "tool_name": "c", "tool_call_id": "d",
         });
         let fields = json!({
-            "model": "a", "messages": [message], "prompt": "b", "system": "c", "raw": true,
-            "stream": false, "format": "json", "think": "low", "tools": [], "keep_alive": "5m",
+            "model": "a", "messages": [message], "prompt": "b", "suffix": "d", "system": "c",
+            "raw": true, "stream": false, "format": "json", "think": "low", "tools": [], "keep_alive": "5m",
             "logprobs": true, "top_logprobs": 2, "speculation": "off",
         });
         nulls_are_absent::<OllamaFields>(&fields, &[]);

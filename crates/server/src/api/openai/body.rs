@@ -12,7 +12,7 @@ use crate::api::parse;
 use crate::generation::Speculation;
 use crate::models::Model;
 use axum::body::Bytes;
-use forerun::text::{ChatParser, PromptEnd};
+use forerun::text::{ChatParser, Gap, InfillTokens, PromptEnd};
 use forerun::text::{TemplateArguments, Tokenizer};
 use forerun::{ChatTemplate, Grammar};
 use forerun::{Method, Request, SamplingOptions, TokenId};
@@ -33,6 +33,8 @@ pub(crate) struct Body {
     pub(crate) sampling: SamplingFields,
     pub(crate) structure: StructureFields,
     pub(crate) tools: ToolFields,
+    /// The text with a gap, if the answer fills one.
+    pub(crate) gap: Option<Gap>,
 }
 
 /// The fields of completions and chat completions.
@@ -41,6 +43,7 @@ pub(crate) struct Body {
 pub(crate) struct BodyFields {
     pub(crate) model: Option<String>,
     pub(crate) prompt: Option<Prompt>,
+    pub(crate) suffix: Option<String>,
     pub(crate) messages: Option<Vec<ChatMessage>>,
     pub(crate) max_tokens: Option<i64>,
     pub(crate) max_completion_tokens: Option<i64>,
@@ -105,7 +108,8 @@ impl Body {
     pub(crate) fn parse(api: Api, bytes: &Bytes) -> Result<Self, ApiError> {
         let fields = parse(bytes)?;
         api.check(bytes)?;
-        Ok(Self { fields, sampling: parse(bytes)?, structure: parse(bytes)?, tools: parse(bytes)? })
+        let (sampling, structure) = (parse(bytes)?, parse(bytes)?);
+        Ok(Self { fields, sampling, structure, tools: parse(bytes)?, gap: None })
     }
 
     /// Returns the name of the model, if the request names one.
@@ -177,14 +181,17 @@ impl Body {
             let tokens = model.generator.forerun().encode_prompt(text);
             tokens.map_err(|error| of_engine(&error, "prompt"))
         };
-        let prompts = match &self.fields.prompt {
-            None => return Err(ApiError::field("prompt", "prompt is required")),
-            Some(Prompt::Text(text)) => vec![encode(text)?],
-            Some(Prompt::Texts(texts)) => {
+        let gap = self.gap()?;
+        let infill = gap.map(|gap| infill(model, &gap)).transpose()?;
+        let prompts = match (&infill, &self.fields.prompt) {
+            (Some((prompt, _)), _) => vec![prompt.clone()],
+            (None, None) => return Err(ApiError::field("prompt", "prompt is required")),
+            (None, Some(Prompt::Text(text))) => vec![encode(text)?],
+            (None, Some(Prompt::Texts(texts))) => {
                 texts.iter().map(|text| encode(text)).collect::<Result<_, _>>()?
             }
-            Some(Prompt::Tokens(tokens)) => vec![tokens.clone()],
-            Some(Prompt::TokenLists(lists)) => lists.clone(),
+            (None, Some(Prompt::Tokens(tokens))) => vec![tokens.clone()],
+            (None, Some(Prompt::TokenLists(lists))) => lists.clone(),
         };
         let vocab_size = model.generator.forerun().config().vocab_size;
         let known = |token: &&TokenId| usize::try_from(**token).is_ok_and(|id| id >= vocab_size);
@@ -215,7 +222,29 @@ impl Body {
         let sampling = model.generator.default_sampling();
         let mut request = self.request(model, sampling, limit, logprobs)?;
         request.prompt_logprobs = prompt_logprobs;
+        if let Some((_, ends)) = infill.filter(|_| !request.ignore_eos) {
+            request.stop_tokens.extend(ends);
+        }
         self.prepare(model, prompts, request, "prompt", ChatParser::plain)
+    }
+
+    /// Returns the text with the gap to fill, if there is one.
+    fn gap(&self) -> Result<Option<Gap>, ApiError> {
+        let suffix = self.fields.suffix.clone().filter(|suffix| !suffix.is_empty());
+        let gap = match (&self.fields.prompt, suffix) {
+            (_, None) => return Ok(self.gap.clone()),
+            (Some(Prompt::Text(text)), Some(suffix)) => {
+                Gap { prefix: text.clone(), suffix, ..Gap::default() }
+            }
+            _ => {
+                let message = "suffix needs a prompt that is one text, which stands before the gap";
+                return Err(ApiError::field("suffix", message));
+            }
+        };
+        match self.echoes() {
+            true => Err(ApiError::field("echo", "echo cannot be combined with suffix")),
+            false => Ok(Some(gap)),
+        }
     }
 
     /// Returns the answers to generate for a chat completion.
@@ -267,12 +296,18 @@ impl Body {
                 .map_err(|error| ApiError::field("tools", format!("tools: {}", error.reason())))?;
             request.grammar = Some(grammar);
         }
-        // An answer that only has a format has no calls, and no reasoning.
-        let is_structured = request.grammar.is_some() && choice.tools.is_empty();
-        request.special_tokens |= !is_structured && syntax.has_special_tags(&choice.tools);
-        let request = forerun.chat_request(template, &request);
         let tail = prompt.len().saturating_sub(PROMPT_END);
         let tail = forerun.tokenizer().decode_with_special(&prompt[tail..]);
+        // An answer that only has a format has no calls, and no reasoning unless the prompt begins
+        // one.
+        let mut is_structured = request.grammar.is_some() && choice.tools.is_empty();
+        if let Some(format) = request.grammar.as_ref().filter(|_| is_structured)
+            && let Some(both) = syntax.format_after_reasoning(format, &tail, forerun.tokenizer())
+        {
+            (request.grammar, is_structured) = (Some(both), false);
+        }
+        request.special_tokens |= !is_structured && syntax.has_special_tags(&choice.tools);
+        let request = forerun.chat_request(template, &request);
         let begun = messages.pop().filter(|_| end == PromptEnd::LastMessage);
         let parser = move || match (is_structured, &begun) {
             (true, _) => ChatParser::plain(),
@@ -449,6 +484,24 @@ impl Body {
     }
 }
 
+/// Returns the prompt for a text with a gap, and the tokens that end the gap.
+fn infill(model: &Model, gap: &Gap) -> Result<(Vec<TokenId>, Vec<TokenId>), ApiError> {
+    let forerun = model.generator.forerun();
+    let Some(tokens) = InfillTokens::of(forerun.tokenizer()) else {
+        let message = "this model cannot fill in the middle: its tokenizer has no tokens for prefix, suffix and \
+                       middle. Leave suffix out, or use a model such as Qwen2.5-Coder";
+        return Err(ApiError::field("suffix", message));
+    };
+    let of_text = |error: forerun::ForerunError| of_engine(&error, "prompt");
+    let all = [&gap.prefix, &gap.suffix, &gap.begun].into_iter();
+    for text in all.chain(gap.files.iter().map(|(_, text)| text)) {
+        // Texts that are far too long are refused before they are encoded.
+        forerun.check_length(text).map_err(of_text)?;
+    }
+    let prompt = tokens.prompt(forerun.tokenizer(), gap).map_err(|error| of_text(error.into()))?;
+    Ok((prompt, tokens.ends().to_vec()))
+}
+
 /// Returns how many tokens an answer to a prompt has room for.
 fn room(model: &Model, prompt_tokens: usize) -> usize {
     let context = model.generator.forerun().config().max_position_embeddings;
@@ -467,7 +520,7 @@ mod tests {
             fields_are_known::<BodyFields>(&[api]);
         }
         let whole = json!({
-            "model": "a", "prompt": "b", "messages": [{"role": "user", "content": "c"}],
+            "model": "a", "prompt": "b", "suffix": "d", "messages": [{"role": "user", "content": "c"}],
             "max_tokens": 1, "max_completion_tokens": 1, "n_predict": 1, "n": 1, "best_of": 1, "echo": true,
             "logprobs": 1, "top_logprobs": 1, "stream": true,
             "stream_options": {"include_usage": true}, "speculation": "off",

@@ -233,7 +233,7 @@ impl ResponseBody {
             verbosity,
             ..BodyFields::default()
         };
-        Ok(Body { fields, sampling, structure, tools })
+        Ok(Body { fields, sampling, structure, tools, gap: None })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::api::error::ApiError;
 use crate::models::Model;
+use forerun::method::Dry;
 use forerun::{Request, SamplingOptions, TokenId};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -19,6 +20,17 @@ pub(crate) struct SamplingFields {
     top_p: Option<f32>,
     top_k: Option<i64>,
     min_p: Option<f32>,
+    typical_p: Option<f32>,
+    top_n_sigma: Option<f32>,
+    xtc_probability: Option<f32>,
+    xtc_threshold: Option<f32>,
+    dynatemp_range: Option<f32>,
+    dynatemp_exponent: Option<f32>,
+    dry_multiplier: Option<f32>,
+    dry_base: Option<f32>,
+    dry_allowed_length: Option<usize>,
+    dry_penalty_last_n: Option<i64>,
+    dry_sequence_breakers: Option<Vec<String>>,
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
@@ -52,12 +64,22 @@ impl SamplingFields {
             (self.temperature, &mut sampling.temperature),
             (self.top_p, &mut sampling.top_p),
             (self.min_p, &mut sampling.min_p),
+            (self.typical_p, &mut sampling.typical_p),
+            (self.top_n_sigma, &mut sampling.top_n_sigma),
+            (self.xtc_probability, &mut sampling.xtc_probability),
+            (self.xtc_threshold, &mut sampling.xtc_threshold),
+            (self.dynatemp_range, &mut sampling.dynatemp_range),
+            (self.dynatemp_exponent, &mut sampling.dynatemp_exponent),
+            (self.dry_multiplier, &mut sampling.dry.multiplier),
+            // As in llama-server.
+            (self.dry_base.filter(|base| *base >= 1.0), &mut sampling.dry.base),
             (self.presence_penalty, &mut sampling.presence_penalty),
             (self.frequency_penalty, &mut sampling.frequency_penalty),
             (self.repetition_penalty.or(self.repeat_penalty), &mut sampling.repetition_penalty),
         ] {
             *place = field.unwrap_or(*place);
         }
+        self.apply_dry(&mut sampling.dry)?;
         // −1 keeps all tokens, as in vLLM.
         if let Some(top_k) = self.top_k {
             let message = || format!("top_k is {top_k}, but it must be at least -1");
@@ -93,6 +115,22 @@ impl SamplingFields {
             let message =
                 format!("stop_token_ids has {token}, but there are {} tokens", config.vocab_size);
             return Err(ApiError::field("stop_token_ids", message));
+        }
+        Ok(())
+    }
+
+    fn apply_dry(&self, dry: &mut Dry) -> Result<(), ApiError> {
+        if let Some(length) = self.dry_allowed_length {
+            dry.allowed_length = length;
+        }
+        if let Some(count) = self.dry_penalty_last_n {
+            let message = || format!("dry_penalty_last_n is {count}, but it must be at least -1");
+            let found = (count != -1).then(|| usize::try_from(count)).transpose();
+            dry.penalty_last_n =
+                found.map_err(|_| ApiError::field("dry_penalty_last_n", message()))?;
+        }
+        if let Some(breakers) = &self.dry_sequence_breakers {
+            dry.sequence_breakers.clone_from(breakers);
         }
         Ok(())
     }
@@ -187,6 +225,9 @@ mod tests {
         fields_are_known::<SamplingFields>(&ALL);
         let whole = json!({
             "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "presence_penalty": 1,
+            "typical_p": 0.5, "top_n_sigma": 1, "xtc_probability": 0.5, "xtc_threshold": 0.1,
+            "dynatemp_range": 0.5, "dynatemp_exponent": 1, "dry_multiplier": 0.8, "dry_base": 1.75,
+            "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n"],
             "frequency_penalty": 1, "repetition_penalty": 1.1, "repeat_penalty": 1.1,
             "repeat_last_n": -1, "logit_bias": {"1": 2}, "seed": 3, "stop": ["a"],
             "stop_token_ids": [1], "ignore_eos": true, "min_tokens": 1,

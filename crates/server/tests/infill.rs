@@ -1,0 +1,72 @@
+//! Filling in the middle over real connections.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::*;
+use forerun::RandomPair;
+use serde_json::{Value, json};
+
+/// A suffix, in each API that has one, means a prompt with the model's tokens around its parts.
+#[test]
+fn a_gap_is_a_prompt_with_tokens_around_its_parts() {
+    let tokens = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<file_sep>"];
+    let pair = pair_with_special_tokens(&tokens);
+    let server = serve(&pair);
+    let fixed = json!({"temperature": 0.9, "seed": 5, "ignore_eos": true});
+    let answer = |path: &str, fields: Value, place: &str| {
+        let response = server.post(path, &with(fixed.clone(), fields));
+        assert_eq!(response.status, 200, "{path}: {}", response.body);
+        response.json().pointer(place).unwrap().as_str().unwrap().to_owned()
+    };
+    let completion = |fields| {
+        let limit = json!({"max_tokens": 12});
+        answer("/v1/completions", with(fields, limit), "/choices/0/text")
+    };
+    let infill = |fields| {
+        // What llama.vim sends.
+        let limits =
+            json!({"n_predict": 12, "samplers": ["top_k", "infill"], "t_max_predict_ms": 9});
+        answer("/infill", with(fields, limits), "/content")
+    };
+    let spelt = completion(json!({"prompt": "<fim_prefix>a(<fim_suffix>)<fim_middle>"}));
+    assert!(!spelt.is_empty());
+    assert_eq!(completion(json!({"prompt": "a(", "suffix": ")"})), spelt);
+    assert_eq!(infill(json!({"input_prefix": "a(", "input_suffix": ")"})), spelt);
+    let options = with(fixed.clone(), json!({"num_predict": 12}));
+    let ollama = json!({
+        "model": MODEL, "prompt": "a(", "suffix": ")", "stream": false, "options": options,
+    });
+    assert_eq!(answer("/api/generate", ollama, "/response"), spelt);
+    // Tokens within the texts are text.
+    assert_ne!(completion(json!({"prompt": "a(<fim_suffix>", "suffix": ")"})), spelt);
+    let extra = json!([{"filename": "b.py", "text": "b = 1"}]);
+    let begun = json!({
+        "input_prefix": "a(", "input_suffix": ")", "input_extra": extra, "prompt": "b",
+    });
+    let spelt = "<file_sep>b.py\nb = 1<file_sep>filename\n<fim_prefix>a(<fim_suffix>)<fim_middle>b";
+    let spelt = completion(json!({"prompt": spelt}));
+    assert_eq!(infill(begun.clone()), spelt);
+    let stream = with(with(fixed.clone(), begun), json!({"stream": true, "n_predict": 12}));
+    let body = server.post("/infill", &stream).body;
+    let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = events.map(|event| serde_json::from_str(event).unwrap()).collect();
+    let texts = events.iter().filter_map(|event| event["content"].as_str());
+    assert_eq!(texts.collect::<String>(), spelt);
+    assert_eq!(events.last().unwrap()["stop_type"], "limit");
+}
+
+#[test]
+fn gaps_that_cannot_be_filled_are_refused() {
+    let server = serve(&RandomPair::make().unwrap());
+    let body = json!({"prompt": "a", "suffix": "b"});
+    for (path, body, words) in [
+        ("/v1/completions", body.clone(), "cannot fill in the middle"),
+        ("/v1/completions", with(body.clone(), json!({"prompt": [1, 2]})), "one text"),
+        ("/v1/completions", with(body, json!({"echo": true})), "echo"),
+        ("/infill", json!({"input_prefix": "a"}), "cannot fill in the middle"),
+    ] {
+        let response = server.post(path, &body);
+        assert_eq!(response.status, 400, "{path}: {}", response.body);
+        assert!(response.body.contains(words), "{}", response.body);
+    }
+}
