@@ -97,7 +97,8 @@ impl Conversation {
                     "a tool call and another format of the answer cannot both be required",
                 ));
             }
-            let grammar = self.syntax.grammar(&self.tools, self.parallel_calls, engine.tokenizer());
+            let (end, tokenizer) = (&self.prompt_end, engine.tokenizer());
+            let grammar = self.syntax.grammar(&self.tools, self.parallel_calls, end, tokenizer);
             engine.check_grammar(&grammar).map_err(value_error)?;
             request.grammar = Some(grammar);
         } else if request.grammar.is_some() {

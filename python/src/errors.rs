@@ -50,6 +50,7 @@ pub(crate) fn of_engine(error: &forerun::ForerunError) -> PyErr {
         | Error::PromptTooLong { .. }
         | Error::PromptFarTooLong { .. }
         | Error::TextTooLong { .. }
+        | Error::UnknownToken { .. }
         | Error::NoEmbeddings { .. }
         | Error::OnlyEmbeddings { .. } => value_error(error),
         Error::Grammar(GrammarError::Stuck { .. }) => engine_error(error),

@@ -99,20 +99,22 @@ impl EngineOptions {
                 draft_model = Some(DEMONSTRATION_DRAFTER.into());
             }
         }
+        let layers = self.layers.as_deref().map(layers).transpose()?;
+        let calibration = parse_some("calibration", self.calibration.as_deref())?;
+        let method = parse_some("method", self.method.as_deref())?;
+        let drafter = DrafterOptions::of(method, drafter, layers, calibration);
         let method = MethodOptions::of(
-            parse_some("method", self.method.as_deref())?,
+            method,
             parse_some("tree", self.tree.as_deref())?.unwrap_or(Tree::None),
             parse("lookup", &self.lookup)?,
             parse_some("pearl", self.pearl.as_deref())?.unwrap_or_default(),
         );
-        let layers = self.layers.as_deref().map(layers).transpose()?;
-        let calibration = parse_some("calibration", self.calibration.as_deref())?;
         let also_draft = self.also_draft.iter().map(|text| parse("also_draft", text));
         Ok(Options {
             model: model.unwrap_or_default(),
             draft_model,
             method: method.map_err(value_error)?,
-            drafter: DrafterOptions::of(drafter, layers, calibration).map_err(value_error)?,
+            drafter: drafter.map_err(value_error)?,
             additional_drafters: also_draft.collect::<PyResult<_>>()?,
             draft_tokens: parse("draft_tokens", &self.draft_tokens)?,
             weight_type: parse_some("dtype", dtype.as_deref())?,

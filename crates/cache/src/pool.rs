@@ -197,7 +197,7 @@ impl<S: PageStorage> CachePool<S> {
 
     /// Makes the cache of a sequence keep the longest part of `tokens` and of `tree` after them for
     /// which the pool holds rows that `keep` allows: rows of the sequence's own, and published
-    /// pages. See [`CacheIndex::seek`]. If the model has recurrent layers, the last row that is
+    /// pages. See `CacheIndex::seek`. If the model has recurrent layers, the last row that is
     /// kept has a state, and so has each node.
     pub fn seek(
         &mut self,
@@ -399,7 +399,7 @@ impl<S: PageStorage> CachePool<S> {
         self.states.unuse_all(state);
     }
 
-    /// Records that the rows of all nodes of `tree` have been written. See [`CacheIndex::record`].
+    /// Records that the rows of all nodes of `tree` have been written. See `CacheIndex::record`.
     ///
     /// # Panics
     /// If the sequence has no cache: a programming error.

@@ -17,13 +17,18 @@ pub(crate) fn certified(options: &Options) -> Options {
         DraftTokens::Auto => DraftTokens::Fixed(DRAFT_TOKENS),
         given => given,
     };
-    let method = options.method.clone().map(|method| match method {
-        MethodOptions::Speculative { tree: Tree::Auto, lookup } => {
-            MethodOptions::Speculative { tree: Tree::Ranked { nodes: TREE_NODES }, lookup }
+    let mut method = options.method.clone();
+    match &mut method {
+        Some(MethodOptions::Speculative { tree, .. } | MethodOptions::Own { tree, .. })
+            if *tree == Tree::Auto =>
+        {
+            *tree = Tree::Ranked { nodes: TREE_NODES };
         }
-        method if method.method() == Method::Auto => Method::new(&AUTO_IN_TURNS).into(),
-        method => method,
-    });
+        Some(given) if given.method() == Method::Auto => {
+            *given = Method::new(&AUTO_IN_TURNS).into();
+        }
+        _ => {}
+    }
     Options { method, draft_tokens, ..options.clone() }
 }
 

@@ -146,7 +146,8 @@ fn field_of_requests(root: &Command, long: &str) -> Option<String> {
     let argument = option(root.find_subcommand("generate")?, long)?;
     let is_of_answers = [headings::SAMPLING, headings::STOPPING].map(Some);
     let is_of_answers = is_of_answers.contains(&argument.get_help_heading());
-    argument.get_long().filter(|_| is_of_answers).map(|long| long.replace('-', "_"))
+    let is_field = |long: &&str| is_of_answers && *long != "suggested-sampling";
+    argument.get_long().filter(is_field).map(|long| long.replace('-', "_"))
 }
 
 /// Returns what to do instead if the error is a message after the model of `forerun chat`. Suggests
@@ -231,7 +232,7 @@ mod tests {
             ("generate -m demo -p x -fa on", "-fa: it is not needed"),
             ("run demo --top_k 40", "--top_k: use --top-k"),
             ("run demo --no-mmap", "--no-mmap: it is not needed"),
-            ("generate demo -p x --mirostat 2", "--mirostat: use --min-p"),
+            ("generate demo -p x --mirostat 2", "--mirostat: its state depends"),
             ("run demo --repeat-last-n 64", "--repeat-last-n: use --repetition-penalty"),
             ("run demo --mlock", "--mlock: it is not needed"),
             ("chat demo --keep 4", "--keep: it is not needed"),
@@ -260,6 +261,7 @@ mod tests {
             // The command has the first, and not what stands in place of the second.
             "forerun generate -p x --wrong",
             "forerun devices -s 1",
+            "forerun serve demo --suggested-sampling",
         ] {
             assert_eq!(hint(&Arguments::command(), &words(line)), None, "{line}");
         }

@@ -434,7 +434,12 @@ pub(crate) fn options(arguments: &EngineArguments) -> Result<Options, PlanError>
         model: arguments.model.get().cloned().unwrap_or_default(),
         draft_model: arguments.draft_model.clone(),
         method: MethodOptions::of(*method, tree.clone(), *lookup, *pearl)?,
-        drafter: DrafterOptions::of(arguments.drafter, easyspec.layers(), easyspec.calibration)?,
+        drafter: DrafterOptions::of(
+            *method,
+            arguments.drafter,
+            easyspec.layers(),
+            easyspec.calibration,
+        )?,
         additional_drafters: arguments.also_draft.clone(),
         draft_tokens: arguments.draft_tokens,
         weight_type: arguments.dtype,

@@ -43,7 +43,7 @@ struct Report<'a> {
     costs: String,
     hardware: &'a str,
     ranking: &'a [Prediction],
-    /// The ranking's first beside plain decoding.
+    /// How the best of the ranking compares with plain decoding.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<SideBySide>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,14 +62,14 @@ struct Check<'a> {
     configurations: &'a [Checked],
 }
 
-/// What is known beside the ranking.
+/// What is known besides the ranking.
 #[derive(Default)]
 struct Evidence {
     /// Which combinations were measured, if not all.
     extent: String,
-    /// The ranking's first beside plain decoding.
+    /// How the best of the ranking compares with plain decoding.
     measured: Option<SideBySide>,
-    /// All predictions beside measurements.
+    /// All predictions, with measurements of the same drafts.
     checked: Option<Vec<Checked>>,
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Measures the ranking's first beside plain decoding, if that is possible.
+/// Measures the best of the ranking and plain decoding in turn, if that is possible.
 fn side_by_side(
     laboratory: &mut Laboratory<'_>,
     ranking: &[Prediction],
@@ -152,8 +152,8 @@ fn side_by_side(
     let Some(best) = ranking.first().filter(|best| best.drafter.is_some()) else {
         return Ok(None);
     };
-    note(format_args!("measuring {} beside plain decoding", name(best)));
-    match laboratory.side_by_side(best) {
+    let begin = || note(format_args!("measuring {} and plain decoding in turn", name(best)));
+    match laboratory.side_by_side(best, begin) {
         Err(error @ PlanningError::ChangedText(_)) => Err(error.into()),
         Err(error) => {
             note(format_args!("the two could not be measured side by side: {error}"));

@@ -67,6 +67,9 @@ impl Dry {
                 }
             }
         }
+        // A token that is a breaker by itself is never penalised, as in llama.cpp.
+        let breaks = |token| breakers.binary_search_by(|breaker| breaker[..].cmp(&[token])).is_ok();
+        longest.retain(|&token, _| !breaks(token));
         let penalty = |repeated| self.penalty(repeated - self.allowed_length);
         longest.into_iter().map(|(token, repeated)| (token, penalty(repeated))).collect()
     }
@@ -142,13 +145,14 @@ mod tests {
         let last_six = Dry { penalty_last_n: Some(6), ..dry.clone() };
         let any = Dry { allowed_length: 0, ..dry.clone() };
         type Penalties<'a> = &'a [(u8, f32)];
-        let cases: [(&Dry, &str, Penalties<'_>); 10] = [
+        let cases: [(&Dry, &str, Penalties<'_>); 11] = [
             (&dry, "", &[]),
             (&dry, "abcxab", &[(b'c', 0.5)]),
             (&dry, "abcabdeab", &[(b'c', 0.5), (b'd', 0.5)]),
             (&dry, "xabcyabdzxab", &[(b'c', 1.0), (b'd', 0.5)]),
             (&dry, "aaaa", &[(b'a', 1.0)]),
             (&dry, "ab|cdab|c", &[]),
+            (&dry, "ab|xab", &[]),
             (&dry, "bc<>abcdabc", &[(b'd', 1.0), (b'<', 0.5)]),
             (&last_six, "abcdefab", &[]),
             (&last_six, "zabcdab", &[(b'c', 0.5)]),

@@ -159,7 +159,8 @@ fn continuations(sampling: &Sampling, text: &[TokenId]) -> BTreeMap<TokenId, f32
         (breaker.len()..=text.len()).rfind(|&end| text[..end].ends_with(breaker)).unwrap_or(0)
     };
     let unbroken = &text[sampling.dry_breakers.iter().map(ends).max().unwrap_or(0)..];
-    for end in 1..text.len() {
+    let is_breaker = |end: &usize| sampling.dry_breakers.contains(&vec![text[*end]]);
+    for end in (1..text.len()).filter(|end| !is_breaker(end)) {
         let longest = (dry.allowed_length..=end.min(unbroken.len()))
             .rev()
             .find(|length| text[..end].ends_with(&text[text.len() - length..]));

@@ -320,7 +320,7 @@ impl Weights {
     /// Returns the number of bytes of weights that a forward pass over some rows with logits reads:
     /// all weights except an embedding that is not the head, the table of the layers' own inputs,
     /// and the experts that no row chooses. Their number is the expected one for rows that choose
-    /// at random ([`Experts::expected_distinct`]), which is exact for one row.
+    /// at random (`Experts::expected_distinct`), which is exact for one row.
     #[must_use]
     pub fn bytes_read(&self, rows: usize) -> usize {
         let experts = self.layers.iter().filter_map(|layer| layer.experts.as_ref());

@@ -43,17 +43,21 @@ impl Engine {
         truncates: bool,
     ) -> Result<Vec<TokenId>, ForerunError> {
         self.pooling()?;
-        let most = self.config().max_position_embeddings;
-        let special = |add| SpecialTokens { add, parse: true };
-        if !truncates {
-            return self.encode_text(text, special(true));
+        let (most, tokenizer) = (self.config().max_position_embeddings, self.tokenizer());
+        let text = match truncates {
+            true => tokenizer.beginning(text, most)?,
+            false => text,
+        };
+        if !truncates && let Some(long) = tokenizer.too_long(text, most.saturating_add(1))? {
+            return Err(self.text_too_long(long.tokens));
         }
-        let encode = |add| self.tokenizer().encode_with(text, special(add));
+        let encode = |add| tokenizer.encode_with(text, SpecialTokens { add, parse: true });
         let mut tokens = encode(true)?;
-        if tokens.len() > most {
+        if truncates && tokens.len() > most {
             let own = encode(false)?;
-            let before = tokens.windows(own.len().max(1)).position(|window| window == own);
-            let end = tokens.split_off(before.unwrap_or(0) + own.len());
+            let mut starts = 0..=tokens.len().saturating_sub(own.len());
+            let start = starts.find(|start| tokens[*start..].starts_with(&own));
+            let end = start.map_or_else(Vec::new, |start| tokens.split_off(start + own.len()));
             tokens.truncate(most.saturating_sub(end.len()));
             tokens.extend(end);
         }
@@ -72,22 +76,24 @@ impl Engine {
         canceller: &Canceller,
     ) -> Result<Vec<Vec<f32>>, ForerunError> {
         let pooling = self.pooling()?;
-        let context = self.config().max_position_embeddings;
-        for tokens in texts.iter().map(Vec::len) {
-            if tokens == 0 {
+        let vocab_size = self.config().vocab_size;
+        for text in texts {
+            if text.is_empty() {
                 return Err(ForerunError::EmptyPrompt);
             }
-            if tokens > context {
-                let model = self.plan().model().clone();
-                return Err(ForerunError::TextTooLong { tokens, context, model });
+            if text.len() > self.config().max_position_embeddings {
+                return Err(self.text_too_long(text.len()));
+            }
+            if let Some(&token) = text.iter().find(|token| **token as usize >= vocab_size) {
+                return Err(ForerunError::UnknownToken { token, vocab_size });
             }
         }
         let mut cluster = self.workers().cluster(canceller);
         let mut embeddings = Vec::with_capacity(texts.len());
         for batch in texts.chunks(MAX_BATCH) {
             let batch: Vec<_> = batch.iter().map(|text| (self.new_sequence(), text)).collect();
-            let features = read_features(&mut *cluster, &batch);
-            if features.is_err() {
+            let pooled = embed_batch(&mut *cluster, pooling.mode, &batch);
+            if pooled.is_err() {
                 cluster.cancel_and_wait();
             }
             for (sequence, _) in batch {
@@ -95,9 +101,14 @@ impl Engine {
                 // Nobody reads what was recorded of it.
                 drop(self.take_trace_of(sequence));
             }
-            embeddings.extend(features?.iter().map(|rows| pool(pooling.mode, rows)));
+            embeddings.extend(pooled?);
         }
         Ok(embeddings)
+    }
+
+    fn text_too_long(&self, tokens: usize) -> ForerunError {
+        let context = self.config().max_position_embeddings;
+        ForerunError::TextTooLong { tokens, context, model: self.plan().model().clone() }
     }
 
     /// Returns how the model makes embeddings.
@@ -107,11 +118,17 @@ impl Engine {
     }
 }
 
-/// Returns the hidden states of each text, after the final norm.
-fn read_features(
+/// Returns the embedding of each text. The hidden states of a text are dropped as soon as they are
+/// pooled.
+fn embed_batch(
     cluster: &mut dyn ClusterHandle,
+    mode: PoolingMode,
     texts: &[(SequenceId, &Vec<TokenId>)],
-) -> Result<Vec<FeatureRows>, DecodeError> {
+) -> Result<Vec<Vec<f32>>, DecodeError> {
+    let first_row = |tokens: &[TokenId]| match mode {
+        PoolingMode::Last => tokens.len() - 1,
+        PoolingMode::Mean | PoolingMode::First => 0,
+    };
     let mut tickets = Vec::new();
     for &(sequence, tokens) in texts {
         let job = Job::Score(ScoreJob {
@@ -121,22 +138,25 @@ fn read_features(
             tree: TokenTree::new(),
             sampling: Sampling::greedy(),
             logprobs: None,
-            features_from: Some(0),
+            features_from: Some(first_row(tokens)),
         });
         tickets.push(cluster.submit(Role::Target(0), job)?);
     }
-    let mut features = vec![None; texts.len()];
+    let mut embeddings = vec![None; texts.len()];
     for _ in texts {
         let completion = cluster.next_completion()?;
         let JobOutput::Score(scores) = completion.output? else {
             return Err(DecodeError::Answer("expected scores"));
         };
         if let Some(index) = tickets.iter().position(|ticket| *ticket == completion.ticket) {
-            features[index] = scores.features.filter(|rows| rows.len() == texts[index].1.len());
+            let tokens = texts[index].1;
+            let rows = tokens.len() - first_row(tokens);
+            let features = scores.features.filter(|features| features.len() == rows);
+            embeddings[index] = features.map(|features| pool(mode, &features));
         }
     }
-    let features = features.into_iter().collect::<Option<Vec<_>>>();
-    features.ok_or(DecodeError::Answer("hidden states are missing"))
+    let embeddings = embeddings.into_iter().collect::<Option<Vec<_>>>();
+    embeddings.ok_or(DecodeError::Answer("hidden states are missing"))
 }
 
 /// Returns the vector that stands for the rows, scaled to length 1.

@@ -276,6 +276,16 @@ pub enum ForerunError {
         /// The target.
         model: ModelSource,
     },
+    /// A text to be embedded is given as tokens that the model lacks.
+    #[error(
+        "a text has the token {token}, but the model has only {vocab_size}: encode it with the model's own tokenizer"
+    )]
+    UnknownToken {
+        /// The token.
+        token: TokenId,
+        /// The number of the model's tokens.
+        vocab_size: usize,
+    },
     /// A model that generates text is asked for embeddings.
     #[error(
         "the model {model} generates text and gives no embeddings: choose a model for embeddings, such as all-MiniLM-L6-v2 \

@@ -86,7 +86,42 @@ fn models_for_embeddings_and_for_text_are_not_confused() {
     assert!(engine.embed(&[""]).is_ok(), "the end token is there");
     let none: [&str; 0] = [];
     assert!(engine.embed(&none).unwrap().is_empty());
+    let spaces = format!("a{}", " ".repeat(20_000));
+    assert_eq!(bert.embed(&[&spaces]).unwrap(), bert.embed(&["a"]).unwrap());
+    let start = |words| bert.encode_to_embed(&"pass ".repeat(words), true).unwrap();
+    assert_eq!(start(20_000), start(30));
     let error = bert.embed_tokens(&[vec![]], &Canceller::new()).unwrap_err();
     assert!(matches!(error, ForerunError::EmptyPrompt), "{error}");
-    assert!(bert.embed_tokens(&[vec![1, 150]], &Canceller::new()).is_err(), "no such token");
+    let error = bert.embed_tokens(&[vec![1, 150]], &Canceller::new()).unwrap_err();
+    assert!(matches!(error, ForerunError::UnknownToken { token: 150, .. }), "{error}");
+}
+
+#[test]
+fn options_that_change_embeddings_are_refused_by_name() {
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::create_dir(copy.path().join("1_Pooling")).unwrap();
+    let copied = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    for (file, text, word) in [
+        ("modules.json", r#"[{"path": "../1_Pooling", "type": "Pooling"}]"#, "a folder within"),
+        (
+            "1_Pooling/config.json",
+            r#"{"pooling_mode": "cls", "include_prompt": false}"#,
+            "include_prompt",
+        ),
+        ("sentence_bert_config.json", r#"{"do_lower_case": true}"#, "do_lower_case"),
+        ("sentence_bert_config.json", r#"{"modality_config": {"image": {}}}"#, "modality_config"),
+        (
+            "config_sentence_transformers.json",
+            r#"{"default_prompt_name": "query", "prompts": {"query": "query: "}}"#,
+            "default_prompt_name",
+        ),
+    ] {
+        let others = ["modules.json", "1_Pooling/config.json"];
+        for name in copied.iter().chain(&others).chain(&["sentence_bert_config.json"]) {
+            std::fs::copy(folder("bert-mean").join(name), copy.path().join(name)).unwrap();
+        }
+        std::fs::write(copy.path().join(file), text).unwrap();
+        let error = Engine::open(copy.path()).err().unwrap().to_string();
+        assert!(error.contains(word), "{error}");
+    }
 }

@@ -331,9 +331,13 @@ fn run_large_sample_of_matrix(pair: &Pair) {
         run_matrix(pair, cells());
         return;
     }
-    // Rejections at later positions need more texts.
+    // Rejections at later positions need more texts, and most of all without a model.
     let cases = cases(pair, PROMPTS);
-    let parts = |cell: &Cell| if cell.must_reject > 1 { 3 } else { 8 };
+    let parts = |cell: &Cell| match cell.must_reject {
+        0 | 1 => 8,
+        _ if !cell.drafter.has_model() => 1,
+        _ => 3,
+    };
     run_cases(pair, &cases, cells(), parts, placement);
 }
 

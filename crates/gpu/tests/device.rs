@@ -23,10 +23,12 @@ pub(crate) const TYPES: [WeightType; 6] = [
 ];
 
 /// The examples that GPUs do not compute, and how the reason begins.
-pub(crate) const REFUSED: [(Family, &str); 4] = [
+pub(crate) const REFUSED: [(Family, &str); 6] = [
     (Family::Gemma4, "a matrix with 22 inputs, no multiple of 4"),
     (Family::DeepseekV3, "heads of 45 numbers in attention"),
     (Family::Glm4MoeLite, "a matrix with 18 inputs, no multiple of 4"),
+    (Family::DeepseekV32, "heads of 45 numbers in attention"),
+    (Family::GlmMoeDsa, "a matrix with 18 inputs, no multiple of 4"),
     (Family::Qwen35, "a matrix with 27 inputs, no multiple of 4"),
 ];
 

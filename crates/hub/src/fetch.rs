@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// Files other than weights that are downloaded if a repository has them.
-const SMALL_FILES: [&str; 9] = [
+const SMALL_FILES: [&str; 10] = [
     CONFIG,
     "generation_config.json",
     "tokenizer.json",
@@ -24,6 +24,7 @@ const SMALL_FILES: [&str; 9] = [
     "chat_template.jinja",
     "modules.json",
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "1_Pooling/config.json",
 ];
 

@@ -225,7 +225,8 @@ fn reasoning_is_apart_from_the_answer() {
 /// The reasoning ends anywhere in a draft, and the format begins there.
 #[test]
 fn a_format_follows_the_reasoning() {
-    let pair = pair_with_special_tokens(&["</think>"]);
+    // The first one has the id of the token that ends answers.
+    let pair = pair_with_special_tokens(&["<end>", "</think>"]);
     let server = serve_template(&pair, TEMPLATE);
     let tokenized = server.post("/tokenize", &json!({"content": "</think>"})).json();
     let close = tokenized["tokens"][0].as_u64().unwrap().to_string();

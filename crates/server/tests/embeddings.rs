@@ -72,7 +72,11 @@ fn what_embeddings_cannot_do_is_refused_by_name() {
         ("/v1/embeddings", json!({"input": "a", "normalize": false}), "normalize"),
         ("/v1/embeddings", json!({"input": "a ".repeat(99)}), "context"),
         ("/v1/embeddings", json!({"input": [[]]}), "empty"),
+        ("/v1/embeddings", json!({"input": [999_999]}), "999999"),
+        ("/v1/embeddings", json!({"input": []}), "empty"),
+        ("/v1/embeddings", json!({"input": vec!["a"; 2049]}), "2048"),
         ("/v1/rerank", json!({"query": "a"}), "documents"),
+        ("/v1/rerank", json!({"query": "a", "documents": [{"text": "a", "x": 1}]}), "nothing else"),
         ("/v1/completions", json!({"prompt": "a"}), "gives embeddings"),
         (
             "/v1/chat/completions",

@@ -39,14 +39,17 @@ fn a_gap_is_a_prompt_with_tokens_around_its_parts() {
     assert_eq!(answer("/api/generate", ollama, "/response"), spelt);
     // Tokens within the texts are text.
     assert_ne!(completion(json!({"prompt": "a(<fim_suffix>", "suffix": ")"})), spelt);
-    let extra = json!([{"filename": "b.py", "text": "b = 1"}]);
+    // The first file is too long.
+    let extra = json!([{"text": "c ".repeat(5000)}, {"filename": "b.py", "text": "b = 1"}]);
     let begun = json!({
         "input_prefix": "a(", "input_suffix": ")", "input_extra": extra, "prompt": "b",
     });
-    let spelt = "<file_sep>b.py\nb = 1<file_sep>filename\n<fim_prefix>a(<fim_suffix>)<fim_middle>b";
+    let spelt = "<file_sep>b.py\nb = 1<file_sep>filename\n<fim_prefix>a(b<fim_suffix>)<fim_middle>";
     let spelt = completion(json!({"prompt": spelt}));
     assert_eq!(infill(begun.clone()), spelt);
-    let stream = with(with(fixed.clone(), begun), json!({"stream": true, "n_predict": 12}));
+    assert_eq!(answer("/infill", json!({"input_prefix": "a(", "n_predict": 0}), "/content"), "");
+    let stream =
+        with(with(fixed.clone(), begun), json!({"stream": true, "max_completion_tokens": 12}));
     let body = server.post("/infill", &stream).body;
     let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
     let events: Vec<Value> = events.map(|event| serde_json::from_str(event).unwrap()).collect();
@@ -60,10 +63,11 @@ fn gaps_that_cannot_be_filled_are_refused() {
     let server = serve(&RandomPair::make().unwrap());
     let body = json!({"prompt": "a", "suffix": "b"});
     for (path, body, words) in [
-        ("/v1/completions", body.clone(), "cannot fill in the middle"),
+        ("/v1/completions", body.clone(), "which this model lacks"),
         ("/v1/completions", with(body.clone(), json!({"prompt": [1, 2]})), "one text"),
         ("/v1/completions", with(body, json!({"echo": true})), "echo"),
-        ("/infill", json!({"input_prefix": "a"}), "cannot fill in the middle"),
+        ("/infill", json!({"input_prefix": "a"}), "which this model lacks"),
+        ("/infill", json!({"input_prefix": "a", "best_of": 2}), "best_of is for"),
     ] {
         let response = server.post(path, &body);
         assert_eq!(response.status, 400, "{path}: {}", response.body);

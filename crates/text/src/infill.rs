@@ -10,9 +10,9 @@ pub struct Gap {
     pub prefix: String,
     /// The text after the gap.
     pub suffix: String,
-    /// What the gap begins with. The answer continues it.
+    /// The begun line, which stands after the prefix.
     pub begun: String,
-    /// Names and texts of other files.
+    /// Names and texts of other files, the least important first.
     pub files: Vec<(String, String)>,
 }
 
@@ -78,40 +78,48 @@ impl InfillTokens {
     }
 
     /// Returns the prompt for a text with a gap, in the order of llama.cpp: other files, prefix,
-    /// suffix, and the beginning of the gap. Special tokens within the texts are ordinary text.
+    /// begun line, suffix. Special tokens within the texts are ordinary text. Of the files, it has
+    /// the last ones with which it has at most `most` tokens.
     ///
     /// # Errors
     /// If a text cannot be encoded.
-    pub fn prompt(&self, tokenizer: &Tokenizer, gap: &Gap) -> Result<Vec<TokenId>, TokenizerError> {
+    pub fn prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        gap: &Gap,
+        most: usize,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
         let encode =
             |text: &str| tokenizer.encode_with(text, SpecialTokens { add: false, parse: false });
+        let tagged =
+            |token: TokenId, text: &str| encode(text).map(|tokens| [vec![token], tokens].concat());
+        let mut around = tagged(self.prefix, &gap.prefix)?;
+        around.extend(encode(&gap.begun)?);
+        around.extend(tagged(self.suffix, &gap.suffix)?);
+        around.push(self.middle);
         let mut prompt = tokenizer.encode_part("", true)?;
-        if !gap.files.is_empty() {
-            if let Some(repository) = self.repository {
-                prompt.push(repository);
-                prompt.extend(encode("myproject\n")?);
+        let head = self.repository.map(|token| tagged(token, "myproject\n")).transpose()?;
+        let head = head.unwrap_or_default();
+        let last = self.file.map(|token| tagged(token, "filename\n")).transpose()?;
+        let mut files = vec![last.unwrap_or_default()];
+        let mut len = prompt.len() + head.len() + files[0].len() + around.len();
+        for (name, text) in gap.files.iter().rev() {
+            let mut file = match self.file {
+                Some(token) => tagged(token, &format!("{name}\n"))?,
+                None => encode("\n\n--- snippet ---\n\n")?,
+            };
+            file.extend(encode(text)?);
+            len += file.len();
+            if len > most {
+                break;
             }
-            for (name, text) in &gap.files {
-                match self.file {
-                    Some(file) => {
-                        prompt.push(file);
-                        prompt.extend(encode(&format!("{name}\n"))?);
-                    }
-                    None => prompt.extend(encode("\n\n--- snippet ---\n\n")?),
-                }
-                prompt.extend(encode(text)?);
-            }
-            if let Some(file) = self.file {
-                prompt.push(file);
-                prompt.extend(encode("filename\n")?);
-            }
+            files.push(file);
         }
-        for (token, text) in [(self.prefix, &gap.prefix), (self.suffix, &gap.suffix)] {
-            prompt.push(token);
-            prompt.extend(encode(text)?);
+        if files.len() > 1 {
+            prompt.extend(head);
+            prompt.extend(files.into_iter().rev().flatten());
         }
-        prompt.push(self.middle);
-        prompt.extend(encode(&gap.begun)?);
+        prompt.extend(around);
         Ok(prompt)
     }
 

@@ -79,8 +79,10 @@ mod tests {
         let tokenizer = Arc::new(example().unwrap());
         let vocab_size = tokenizer.vocab_size();
         let breakers = SequenceBreakers::new(Arc::clone(&tokenizer), vocab_size);
-        // The byte `a`, ` a` and `a`, each before `b`, and `ab`.
-        let expected: [&[TokenId]; 4] = [&[100, 260], &[259, 260], &[261], &[263, 260]];
+        // The byte `a`, ` a` and `a`, each before a space and `b`, because this tokenizer begins a
+        // text with a space; `ab`; and the whole text.
+        let expected: [&[TokenId]; 5] =
+            [&[100, 262, 260], &[259, 260], &[259, 262, 260], &[261], &[263, 262, 260]];
         assert_eq!(*breakers.of(&["ab".to_owned()]).unwrap(), expected.map(<[_]>::to_vec));
         assert!(breakers.of(&[]).unwrap().is_empty());
     }

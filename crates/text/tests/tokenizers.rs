@@ -117,6 +117,17 @@ fn bos_comes_from_the_template_or_else_from_the_configuration() {
 }
 
 #[test]
+fn models_for_embeddings_get_the_eos_token_of_the_configuration() {
+    let config = json!({"add_eos_token": true, "eos_token": "</s>"});
+    let (folder, tokenizer) = changed(|_| (), Some(&config));
+    let plain = tokenizer.unwrap().encode("ab").unwrap();
+    fs::write(folder.path().join("modules.json"), "[]").unwrap();
+    let tokenizer = Tokenizer::from_checkpoint(folder.path()).unwrap();
+    let end = tokenizer.token("</s>").unwrap();
+    assert_eq!(tokenizer.encode("ab").unwrap(), [&plain[..], &[end]].concat());
+}
+
+#[test]
 fn a_configuration_that_names_no_token_is_refused() {
     let drop_template = |tokenizer: &mut Value| tokenizer["post_processor"] = Value::Null;
     let message = |config| changed(drop_template, Some(&config)).1.err().unwrap();

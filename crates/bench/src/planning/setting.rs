@@ -101,8 +101,8 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
     check_drafts(base)?;
     let trees = Trees::of(base)?;
     let given = base.method.as_ref().map(MethodOptions::method);
-    let without_tree = |method| match method {
-        MethodOptions::Speculative { .. } => Method::Speculative.into(),
+    let without_tree = |given: MethodOptions| match given {
+        MethodOptions::Speculative { .. } | MethodOptions::Own { .. } => given.method().into(),
         other => other,
     };
     let method = base.method.clone().map(without_tree);

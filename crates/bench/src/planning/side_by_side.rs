@@ -36,13 +36,14 @@ struct Side {
 impl Laboratory<'_> {
     /// Measures a prediction and plain decoding side by side, on all prompts in turn, until the
     /// time is over; without a limit, once. The best of many predictions is often the luckiest, so
-    /// this decides. None: there was no time.
+    /// this decides. `begin` is called before the first answer. None: there was no time.
     ///
     /// # Errors
     /// If an engine cannot be opened, an answer fails, or the texts differ.
     pub fn side_by_side(
         &mut self,
         prediction: &Prediction,
+        begin: impl FnOnce(),
     ) -> Result<Option<SideBySide>, PlanningError> {
         self.may_use_all_time = true;
         if self.must_stop() {
@@ -57,6 +58,7 @@ impl Laboratory<'_> {
         let Some(found) = self.settings.iter().position(|setting| is_meant(&setting)) else {
             return Ok(None);
         };
+        begin();
         self.options.prompts.clone_from(&self.all_prompts);
         let plain = self.side(0, PlannedDraft::Chain(0))?;
         let drafting = self.side(found, prediction.draft)?;

@@ -1,3 +1,5 @@
+//! Tests of a pool of pages and states.
+
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use super::*;

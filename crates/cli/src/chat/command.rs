@@ -10,8 +10,10 @@ const HELP: &str = "\
 /stats            show speed and acceptance of the last answer and of the whole chat
 /system [TEXT]    set the system message; without a text, remove it
 /set [NAME [VALUE]]
-                  list, show or change options: temperature, top-k, top-p, min-p,
-                  repetition-penalty, frequency-penalty, presence-penalty, seed, max-tokens, system
+                  list, show or change options: temperature, top-k, top-p, min-p, typical-p,
+                  top-n-sigma, xtc-probability, xtc-threshold, dynatemp-range, dynatemp-exponent,
+                  repetition-penalty, frequency-penalty, presence-penalty, dry-multiplier, dry-base,
+                  dry-allowed-length, dry-penalty-last-n, seed, max-tokens, system
 /clear            start a new conversation; the system message stays
 /save FILE        write the conversation as JSON
 /quit             leave, as /bye, /exit and Ctrl-D do
@@ -81,12 +83,14 @@ impl Command {
             "system" => Ok(Self::System(rest.to_owned())),
             "set" if rest.is_empty() => Ok(Self::ShowSettings),
             "set" => match rest.split_once(is_end_of_name) {
-                Some(("system", text)) => Ok(Self::System(text.trim().to_owned())),
                 // As in ollama.
                 Some(("parameter", setting)) => Self::parse(&format!("/set {}", setting.trim())),
                 Some((option, value)) => {
-                    let value = value.trim_start_matches(is_end_of_name).trim_end();
-                    Ok(Self::Set(option.to_owned(), value.to_owned()))
+                    let value = value.trim_start_matches(is_end_of_name).trim_end().to_owned();
+                    Ok(match option {
+                        "system" => Self::System(value),
+                        _ => Self::Set(option.to_owned(), value),
+                    })
                 }
                 None if rest == "parameter" => {
                     Err("/set needs a name and a value, as in /set temperature 0.8".into())
@@ -111,7 +115,8 @@ mod tests {
     fn help_lists_all_methods_and_explains_one_command() {
         assert!(Method::all().all(|method| help("").contains(method.name())));
         let set = help("set");
-        assert!(set.starts_with("/set ") && set.contains("max-tokens"), "{set}");
+        assert!(set.starts_with("/set "), "{set}");
+        assert!(settings::NAMES.split(", ").all(|name| set.contains(name)), "{set}");
         assert!(!set.contains("/clear"), "{set}");
         assert_eq!(help("nothing"), help(""));
     }
@@ -135,7 +140,7 @@ mod tests {
             ("/set", Ok(Command::ShowSettings)),
             ("/set  top-k  40 ", Ok(Command::Set("top-k".into(), "40".into()))),
             ("/set parameter  top-k 40", Ok(Command::Set("top-k".into(), "40".into()))),
-            ("/set system be kind", Ok(Command::System("be kind".into()))),
+            ("/set system = be kind", Ok(Command::System("be kind".into()))),
             ("/set top-k=40", Ok(Command::Set("top-k".into(), "40".into()))),
             ("/set top-k = 40", Ok(Command::Set("top-k".into(), "40".into()))),
             ("/temp 0.2", Ok(Command::Set("temp".into(), "0.2".into()))),

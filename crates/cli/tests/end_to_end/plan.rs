@@ -290,7 +290,7 @@ fn what_is_not_simulated_is_refused_by_name() {
     let table: [(&[&str], &[&str]); 6] = [
         (&["--tree", "top:2x2"], &["top:2x2", "cannot be planned", "ranked:N and auto"]),
         (&["--tree", "ranked:8", "--draft-tokens", "4"], &["depth of a tree", "leave"]),
-        (&["--tree", "auto", "--method", "pearl"], &["--tree auto", "the method pearl"]),
+        (&["--tree", "auto", "--method", "pearl"], &["the method pearl", "leave --tree out"]),
         (&["--draft-tokens", "assisted"], &["assisted", "cannot be planned"]),
         (&["--drafter", "easyspec"], &["easyspec", "cannot be planned", "eagle"]),
         (&["--drafter", "ouroboros"], &["ouroboros", "cannot be planned"]),

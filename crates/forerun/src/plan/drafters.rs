@@ -22,11 +22,13 @@ pub enum DrafterOptions {
 }
 
 impl DrafterOptions {
-    /// Returns a drafter with EasySpec's options, of which only EasySpec can have any.
+    /// Returns a drafter with EasySpec's options, of which only EasySpec can have any. Plain
+    /// decoding ignores them, as in [`MethodOptions::of`].
     ///
     /// # Errors
     /// If another drafter has one.
     pub fn of(
+        method: Option<Method>,
         kind: Option<DrafterKind>,
         layers: Option<LayerStrategy>,
         calibration: Option<CalibrationPolicy>,
@@ -35,6 +37,9 @@ impl DrafterOptions {
             let (layers, calibration) =
                 (layers.unwrap_or_default(), calibration.unwrap_or_default());
             return Ok(Some(Self::EasySpec(EasySpec { layers, calibration })));
+        }
+        if method.is_some_and(|method| !method.drafts()) {
+            return Ok(kind.map(Self::Default));
         }
         let given = match layers {
             Some(LayerStrategy::Parallel(_)) => Some("layer_parallel_size"),

@@ -126,6 +126,15 @@ pub enum MethodOptions {
         /// What guesses tokens in place of the drafter.
         lookup: Lookup,
     },
+    /// A method of your own.
+    Own {
+        /// The method, which must offer what the other options need.
+        method: Method,
+        /// The shape of drafts: a chain or a tree.
+        tree: Tree,
+        /// What guesses tokens in place of the drafter.
+        lookup: Lookup,
+    },
 }
 
 impl MethodOptions {
@@ -154,9 +163,13 @@ impl MethodOptions {
         }
         match method.filter(|method| ![Method::Auto, Method::Speculative].contains(method)) {
             None => Ok(Some(Self::Speculative { tree, lookup })),
-            Some(method) if tree != Tree::None => Err(PlanError::chains_only(method)),
-            Some(method) if method == Method::Ssd => Ok(Some(Self::Ssd { lookup })),
-            Some(method) => Err(PlanError::no_whole_drafts(method)),
+            Some(method) => {
+                check_offers(method, &tree, lookup)?;
+                Ok(Some(match method == Method::Ssd {
+                    true => Self::Ssd { lookup },
+                    false => Self::Own { method, tree, lookup },
+                }))
+            }
         }
     }
 
@@ -164,7 +177,7 @@ impl MethodOptions {
     #[must_use]
     pub fn method(&self) -> Method {
         match self {
-            Self::Default(method) => *method,
+            Self::Default(method) | Self::Own { method, .. } => *method,
             Self::Speculative { .. } => Method::Speculative,
             Self::Pearl(_) => Method::Pearl,
             Self::Ssd { .. } => Method::Ssd,
@@ -209,6 +222,18 @@ pub(super) fn method_of(
     }
 }
 
+/// Refuses a tree or a lookup for a method that drafts without what it needs.
+fn check_offers(method: Method, tree: &Tree, lookup: Lookup) -> Result<(), PlanError> {
+    let lacks = |need| method.drafts() && !method.offers(need);
+    if *tree != Tree::None && lacks(Need::Trees) {
+        return Err(PlanError::chains_only(method));
+    }
+    if lookup != Lookup::None && lacks(Need::WholeDrafts) {
+        return Err(PlanError::no_whole_drafts(method));
+    }
+    Ok(())
+}
+
 /// Refuses drafters and draft lengths that need something that the method does not offer.
 pub(super) fn check_needs(
     options: &Options,
@@ -216,6 +241,7 @@ pub(super) fn check_needs(
     drafter: DrafterKind,
 ) -> Result<(), PlanError> {
     check_drafter(drafter, method)?;
+    check_offers(method, options.tree(), options.lookup())?;
     match options.draft_tokens {
         // Plain decoding ignores all options of drafts.
         DraftTokens::Assisted if method.drafts() && !method.offers(Need::WholeDrafts) => {

@@ -108,7 +108,7 @@ impl Options {
     #[must_use]
     pub fn tree(&self) -> &Tree {
         match &self.method {
-            Some(MethodOptions::Speculative { tree, .. }) => tree,
+            Some(MethodOptions::Speculative { tree, .. } | MethodOptions::Own { tree, .. }) => tree,
             _ => &Tree::None,
         }
     }
@@ -117,9 +117,11 @@ impl Options {
     #[must_use]
     pub fn lookup(&self) -> Lookup {
         match self.method {
-            Some(MethodOptions::Speculative { lookup, .. } | MethodOptions::Ssd { lookup }) => {
-                lookup
-            }
+            Some(
+                MethodOptions::Speculative { lookup, .. }
+                | MethodOptions::Ssd { lookup }
+                | MethodOptions::Own { lookup, .. },
+            ) => lookup,
             _ => Lookup::None,
         }
     }

@@ -220,7 +220,7 @@ fn auto_is_speculative_decoding_where_nothing_else_is_supported() -> Result<(), 
 #[test]
 fn only_easyspec_has_layers_and_a_calibration() {
     let of = |kind, layers: Option<&str>, calibration| {
-        DrafterOptions::of(kind, layers.and_then(|text| text.parse().ok()), calibration)
+        DrafterOptions::of(None, kind, layers.and_then(|text| text.parse().ok()), calibration)
             .map_err(|error| error.to_string())
     };
     let never = Some(CalibrationPolicy::Never);
@@ -229,6 +229,8 @@ fn only_easyspec_has_layers_and_a_calibration() {
     assert!(refused.starts_with("`layer_groups` has no effect without `drafter = easyspec`"));
     let refused = of(Some(DrafterKind::Model), None, never).err().unwrap_or_default();
     assert!(refused.contains("leave `calibration` out"));
+    let plain = DrafterOptions::of(Some(Method::Autoregressive), None, None, never);
+    assert_eq!(plain, Ok(None));
 }
 
 #[test]
@@ -290,6 +292,14 @@ fn conflicting_options_are_refused_with_a_way_out() {
             o.placement = "drafter=rank:0/rank:1,target=rank:2".parse().ok();
         },
         "the pipeline stages rank:0/rank:1",
+    );
+    refuse(
+        |o| {
+            o.drafter = Some(DrafterKind::PromptLookup.into());
+            let (method, lookup) = (Method::Dsi, Lookup::None);
+            o.method = Some(MethodOptions::Own { method, tree: Tree::Auto, lookup });
+        },
+        "the method dsi drafts chains",
     );
     refuse(
         |o| {

@@ -10,7 +10,7 @@ use super::{Dtype, Location};
 use crate::architecture::Architecture;
 use crate::config::{Config, Family};
 use crate::load_error::LoadError;
-use crate::tensor::Tensor;
+use crate::tensor::{ExpertTensor, Tensor};
 use safetensors::Dtype as StoredDtype;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -269,6 +269,17 @@ impl Shards<'_> {
             }
         }
         let fused = StoredAs::in_all_experts(tensor, config, architecture);
+        if let (Some(fused), Tensor::Expert(layer, expert, part)) = (&fused, tensor)
+            && (&fused.name, &fused.shape) == (&stored.name, &stored.shape)
+        {
+            // Square matrices have the layout of the layer's other ones, which are not square.
+            let other =
+                if part == ExpertTensor::Down { ExpertTensor::Gate } else { ExpertTensor::Down };
+            let other = Tensor::Expert(layer, expert, other);
+            let is_transposed =
+                self.stored_as(other, config, architecture).layout.transposed.is_some();
+            return if is_transposed { stored } else { fused.clone() };
+        }
         let shape = |form: &StoredAs| self.find(&form.name).map(|(_, tensor)| &tensor.shape);
         let is_fused =
             |fused: &StoredAs| shape(fused).is_some() && shape(&stored) != Some(&stored.shape);
@@ -397,7 +408,8 @@ impl Shards<'_> {
                 || buffers.iter().any(|buffer| name.ends_with(buffer))
         };
         let in_base = |name: &str| {
-            self.prefix.is_some_and(|prefix| used.contains(&format!("{prefix}{name}")))
+            let whole = self.prefix.map(|prefix| format!("{prefix}{name}"));
+            whole.is_some_and(|name| used.contains(&name) && self.find_exactly(&name).is_none())
         };
         let in_multimodal = used.iter().filter(|_| self.multimodal);
         let used_in_multimodal: HashSet<String> =

@@ -181,12 +181,12 @@ impl Checkpoint {
 
     fn open_huggingface(directory: &Path) -> Result<Self, LoadError> {
         let file = directory.join("config.json");
-        let mut config = Config::parse(&read_text(&file)?, &file)?;
+        let pooling = Pooling::read(directory)?;
+        let mut config = Config::parse_with(&read_text(&file)?, &file, pooling)?;
         let file = directory.join("generation_config.json");
         if file.exists() {
             config.apply_generation_config(&read_text(&file)?, &file)?;
         }
-        config.pooling = Pooling::read(directory)?.or(config.pooling);
 
         let single = directory.join("model.safetensors");
         let index_file = directory.join("model.safetensors.index.json");
@@ -339,16 +339,9 @@ impl Checkpoint {
     pub fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError> {
         let location = self.location(tensor)?;
         let file = &self.files[location.file];
-        let shape = self.shape(tensor);
+        let bytes = location.bytes.clone();
         Ok(TensorRows {
-            file,
-            tensor: tensor.to_string(),
-            bytes: location.bytes.clone(),
-            dtype: location.dtype,
-            rows: shape[..shape.len() - 1].iter().product(),
-            columns: shape[shape.len() - 1],
             layout: location.layout,
-            is_vector: shape.len() == 1,
             quantized: location
                 .quantized
                 .as_deref()
@@ -357,6 +350,13 @@ impl Checkpoint {
                 .assembled
                 .as_deref()
                 .map(|tensor| AssembledRows { tensor, files: &self.files }),
+            ..TensorRows::plain(
+                file,
+                tensor.to_string(),
+                bytes,
+                location.dtype,
+                &self.shape(tensor),
+            )
         })
     }
 

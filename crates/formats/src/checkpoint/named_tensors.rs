@@ -3,7 +3,6 @@
 use super::Dtype;
 use super::huggingface::{WeightIndex, stored_dtype};
 use super::pickle;
-use super::row_layout::RowLayout;
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
 use super::stored_names::StoredAs;
 use super::tensor_rows::TensorRows;
@@ -108,18 +107,8 @@ impl NamedTensors {
                 found: stored.shape.clone(),
             });
         }
-        Ok(TensorRows {
-            file,
-            tensor: name.to_owned(),
-            bytes: stored.bytes.clone(),
-            dtype: stored_dtype(stored, file.path(), name)?,
-            rows: shape.iter().rev().skip(1).product(),
-            columns: shape.last().copied().unwrap_or(0),
-            layout: RowLayout::PLAIN,
-            is_vector: shape.len() == 1,
-            quantized: None,
-            assembled: None,
-        })
+        let dtype = stored_dtype(stored, file.path(), name)?;
+        Ok(TensorRows::plain(file, name.to_owned(), stored.bytes.clone(), dtype, shape))
     }
 
     /// Returns the rows of a tensor of this shape that is stored with its rows in some order, or as

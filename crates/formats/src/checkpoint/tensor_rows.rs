@@ -39,6 +39,30 @@ pub struct TensorRows<'a> {
 /// After this many bytes of a tensor, the pages that have been read are released.
 const RELEASED: usize = 4 << 20;
 
+impl<'a> TensorRows<'a> {
+    /// Returns the rows of a tensor that is stored whole, row-major and not quantised.
+    pub(super) fn plain(
+        file: &'a WeightFile,
+        tensor: String,
+        bytes: Range<usize>,
+        dtype: Dtype,
+        shape: &[usize],
+    ) -> Self {
+        Self {
+            file,
+            tensor,
+            bytes,
+            dtype,
+            rows: shape.iter().rev().skip(1).product(),
+            columns: shape.last().copied().unwrap_or(0),
+            layout: RowLayout::PLAIN,
+            is_vector: shape.len() == 1,
+            quantized: None,
+            assembled: None,
+        }
+    }
+}
+
 impl TensorRows<'_> {
     /// Returns the number of rows.
     #[must_use]
@@ -276,22 +300,11 @@ mod tests {
     }
 
     fn rows(file: &WeightFile, dtype: Dtype, columns: usize) -> TensorRows<'_> {
-        let (tensor, bytes) = ("model.embed_tokens.weight".into(), 0..file.bytes().len());
+        let bytes = 0..file.bytes().len();
         let rows = bytes.len() / dtype.row_bytes(columns);
-        let (layout, is_vector) = (RowLayout::PLAIN, rows == 1);
-        let (quantized, assembled) = (None, None);
-        TensorRows {
-            file,
-            tensor,
-            bytes,
-            dtype,
-            rows,
-            columns,
-            layout,
-            is_vector,
-            quantized,
-            assembled,
-        }
+        let shape = [rows, columns];
+        let shape = if rows == 1 { &shape[1..] } else { &shape[..] };
+        TensorRows::plain(file, "model.embed_tokens.weight".into(), bytes, dtype, shape)
     }
 
     /// Rows of heads of this size whose neighbours RoPE rotates.

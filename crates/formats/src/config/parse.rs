@@ -1,10 +1,11 @@
 //! Parses the text of a `config.json` into a [`Config`], by the meaning of each family's options.
 
 use super::families::{size_or, sliding_window};
-use super::{Config, Family, Quantization, SlidingLayers, rope, unread};
+use super::{Config, Family, Pooling, Quantization, SlidingLayers, rope, unread};
 use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
+use serde_json::Value;
 use std::path::Path;
 
 impl Config {
@@ -15,10 +16,20 @@ impl Config {
     /// When the text is not a JSON object, a size is missing, a value is invalid, or an option
     /// requests something that this engine does not support.
     pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
+        Self::parse_with(text, file, None)
+    }
+
+    /// Parses as [`Config::parse`] does. A model that is published with `pooling` may be of the
+    /// class without a head.
+    pub(crate) fn parse_with(
+        text: &str,
+        file: &Path,
+        pooling: Option<Pooling>,
+    ) -> Result<Self, LoadError> {
         let options = JsonOptions::parse(text, file)?;
         let (options, multimodal) = text_options(options)?;
         let family = family(&options)?;
-        reject_other_models(&options, family)?;
+        reject_other_models(&options, family, pooling.is_some())?;
         let description = family.description();
         let defaults = &description.defaults;
         let options = options.with_names(defaults.names);
@@ -69,6 +80,7 @@ impl Config {
             ..Self::plain_llama()
         };
         (description.read)(&options, &mut config)?;
+        config.pooling = pooling.or(config.pooling);
         let lists_others = config.recurrent.is_some() || config.family.is_sparse();
         if config.sliding_window.is_none() && !lists_others {
             // Refuses layers with a window.
@@ -145,10 +157,20 @@ fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
 }
 
 /// Rejects options that would require a different computation.
-fn reject_other_models(options: &JsonOptions<'_>, family: Family) -> Result<(), LoadError> {
+fn reject_other_models(
+    options: &JsonOptions<'_>,
+    family: Family,
+    embeds: bool,
+) -> Result<(), LoadError> {
     let architecture = family.architecture();
+    let base = architecture.strip_suffix("ForCausalLM").filter(|_| embeds);
+    let is_base = |name: &str| {
+        let name = name.strip_suffix("Model").map(|name| name.trim_end_matches("Text"));
+        base.is_some() && name == base
+    };
     options.check_supported("architectures", architecture, |value| {
-        value.as_array().is_some_and(|names| names.iter().any(|name| name == architecture))
+        let mut names = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+        names.any(|name| name == architecture || is_base(name))
     })
 }
 
@@ -190,7 +212,7 @@ fn divided_head_dim(hidden_size: usize, heads: usize, file: &Path) -> Result<usi
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::architecture::{Factors, QkNorms};

@@ -214,7 +214,7 @@ enum Layout {
     DFlash(Box<dflash::Layout>),
     Mtp(Box<mtp::Layout>),
     /// The MTP head of a GGUF file.
-    Whole(Box<Checkpoint>),
+    MtpOfGguf(Box<Checkpoint>),
     Pard2(Box<pard2::Layout>),
     /// Layers of EAGLE or ParallelSpec.
     Layers {
@@ -363,7 +363,7 @@ impl Speculator {
                 layout.config.hidden_size
             }
             // It is a part of the target.
-            Layout::Mtp(_) | Layout::Whole(_) => target_config.hidden_size,
+            Layout::Mtp(_) | Layout::MtpOfGguf(_) => target_config.hidden_size,
             Layout::Pard2(layout) => {
                 let vocab_size = layout.model.config().vocab_size;
                 sizes.push(("vocabulary", vocab_size, target_config.vocab_size));
@@ -404,7 +404,7 @@ impl Speculator {
             Layout::Eagle3(layout) => self.eagle3(layout).map(Layers),
             Layout::DFlash(layout) => self.dflash(layout).map(Layers),
             Layout::Mtp(layout) => Ok(Layers(layout.architecture())),
-            Layout::Whole(head) => Ok(Layers(head.architecture().clone())),
+            Layout::MtpOfGguf(head) => Ok(Layers(head.architecture().clone())),
             Layout::Pard2(layout) => Ok(Layers(layout.architecture())),
             Layout::Layers { config } => self.eagle_or_parallel(config).map(Layers),
         }
@@ -422,7 +422,7 @@ impl Speculator {
             (Layout::Eagle3(layout), tensor) => Some(layout.name(tensor)),
             (Layout::Mtp(layout), tensor) => Some(layout.stored_in(&self.tensors, tensor).name),
             // Its tensors have no names here.
-            (Layout::Whole(_), _) => None,
+            (Layout::MtpOfGguf(_), _) => None,
             (Layout::Pard2(_), tensor) => pard2::name(tensor).map(str::to_owned),
             (Layout::Layers { .. } | Layout::DFlash(_), tensor) => Some(short_name(tensor)),
         }
@@ -432,7 +432,7 @@ impl Speculator {
     fn model_with(&self, tensor: Tensor) -> Option<&Checkpoint> {
         match &self.layout {
             Layout::Pard2(layout) if pard2::name(tensor).is_none() => Some(&layout.model),
-            Layout::Whole(head) => Some(head),
+            Layout::MtpOfGguf(head) => Some(head),
             _ => None,
         }
     }
@@ -463,7 +463,7 @@ impl TensorSource for Speculator {
             Layout::Eagle3(_)
             | Layout::DFlash(_)
             | Layout::Mtp(_)
-            | Layout::Whole(_)
+            | Layout::MtpOfGguf(_)
             | Layout::Pard2(_)
             | Layout::Layers { .. } => {
                 "the checkpoint is incomplete, or config.json belongs to another drafter"
@@ -484,7 +484,7 @@ impl TensorSource for Speculator {
     fn float_type(&self) -> Result<WeightType, LoadError> {
         match &self.layout {
             Layout::Pard2(layout) => return layout.model.float_type(),
-            Layout::Whole(head) => return head.float_type(),
+            Layout::MtpOfGguf(head) => return head.float_type(),
             _ => {}
         }
         let belongs = |name: &str| match &self.layout {

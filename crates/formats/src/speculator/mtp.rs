@@ -198,7 +198,7 @@ impl Speculator {
         let path = target.path().to_owned();
         let (tensors, layout) = if target.gguf().is_some() {
             let head = target.open_mtp(&Layout::of_family(target)?)?;
-            (NamedTensors::of_files(Vec::new())?, super::Layout::Whole(Box::new(head)))
+            (NamedTensors::of_files(Vec::new())?, super::Layout::MtpOfGguf(Box::new(head)))
         } else {
             let tensors = if path.is_dir() { NamedTensors::open(&path)? } else { None };
             let Some(tensors) = tensors else {

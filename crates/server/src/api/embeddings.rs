@@ -19,6 +19,9 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
+/// The most texts of a request, as in OpenAI's API.
+const MOST_TEXTS: usize = 2048;
+
 /// One text or several, as text or as tokens.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a text, a list of texts, a list of tokens, or several")]
@@ -80,6 +83,12 @@ impl Texts {
         model: Arc<Lease>,
         param: &'static str,
     ) -> Result<Embedded, ApiError> {
+        let count = self.texts.len();
+        if count > MOST_TEXTS {
+            let message =
+                format!("{param} has {count} texts, but a request takes {MOST_TEXTS}: split it");
+            return Err(ApiError::field(param, message));
+        }
         let deadline = Instant::from_std(model.asked) + state.options.request_timeout;
         let admitted = state.admission.enter(1, &model.metrics);
         let mut admitted = admitted
@@ -163,6 +172,9 @@ pub(super) async fn embeddings(
     let name = model.name.clone();
     check_dimensions(body.dimensions, model.generator.forerun().config().hidden_size)?;
     let texts = Texts { dimensions: body.dimensions, ..body.input.into() };
+    if texts.texts.is_empty() {
+        return Err(ApiError::field("input", "input is an empty list"));
+    }
     let Embedded { embeddings, tokens } = texts.embed(&state, model, "input").await?;
     let encoded = |embedding: Vec<f32>| match body.encoding_format.unwrap_or_default() {
         Encoding::Float => json!(embedding),
@@ -183,7 +195,11 @@ pub(super) async fn embeddings(
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a text, or an object with a text")]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "expected a text, or an object with a text and nothing else"
+)]
 enum Document {
     Plain(String),
     Object { text: String },
@@ -216,20 +232,20 @@ pub(super) async fn rerank(
     let model = state.lend(model.as_deref()).await?;
     let name = model.name.clone();
     let documents: Vec<String> = documents.into_iter().map(Document::into_text).collect();
-    let texts: Vec<String> = [query].into_iter().chain(documents.iter().cloned()).collect();
-    let texts = Texts::from(Input::Texts(texts));
-    let Embedded { embeddings, tokens } = texts.embed(&state, model, "documents").await?;
-    let [query, others @ ..] = &embeddings[..] else {
-        return Err(ApiError::internal("the query has no embedding"));
-    };
+    let embed = |input, param| Texts::from(input).embed(&state, Arc::clone(&model), param);
+    let query = embed(Input::Text(query), "query").await?;
+    let returned = if return_documents == Some(true) { documents.clone() } else { Vec::new() };
+    let others = embed(Input::Texts(documents), "documents").await?;
+    let tokens = query.tokens + others.tokens;
+    let query = query.embeddings.concat();
     let score = |other: &Vec<f32>| query.iter().zip(other).map(|(x, y)| x * y).sum::<f32>();
-    let mut scores: Vec<(usize, f32)> = others.iter().map(score).enumerate().collect();
+    let mut scores: Vec<(usize, f32)> = others.embeddings.iter().map(score).enumerate().collect();
     scores.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     scores.truncate(top_n.unwrap_or(usize::MAX));
     let results = scores.into_iter().map(|(index, score)| {
         let mut result = json!({"index": index, "relevance_score": score});
-        if return_documents == Some(true) {
-            result["document"] = json!({"text": documents[index]});
+        if let Some(text) = returned.get(index) {
+            result["document"] = json!({"text": text});
         }
         result
     });

@@ -142,7 +142,9 @@ pub(crate) fn of_engine(error: &ForerunError, param: &str) -> ApiError {
             "model",
             "this model gives embeddings and generates no text: use /v1/embeddings, or name another model",
         ),
-        ForerunError::EmptyPrompt => ApiError::field(param, plain(&error.to_string())),
+        ForerunError::EmptyPrompt | ForerunError::UnknownToken { .. } => {
+            ApiError::field(param, plain(&error.to_string()))
+        }
         ForerunError::Tokenizer(error) => ApiError::field(param, of_tokenizer(error)),
         ForerunError::Request(error) => {
             let message = plain(&error.to_string());

@@ -24,7 +24,7 @@ struct InfillFields {
     input_prefix: Option<String>,
     input_suffix: Option<String>,
     input_extra: Option<Vec<OtherFile>>,
-    /// What the gap begins with.
+    /// The begun line, which stands after the prefix.
     prompt: Option<String>,
 }
 
@@ -53,29 +53,46 @@ pub(crate) async fn infill(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let bytes = body_of(body)?;
-    let body = prepare(move || completion(&bytes)).await?;
+    let (body, writer) = prepare(move || completion(&bytes)).await?;
     let model = state.lend(body.model()).await?;
     let (streams, shared) = (body.streams(), Arc::clone(&model));
     let prepared = prepare(move || body.completions(&shared)).await?;
     let answers = Answers::start(&state, &model, prepared).await?;
     if streams {
-        return Ok(stream(answers, InfillWriter));
+        return Ok(stream(answers, writer));
     }
     let collected = answers.collect().await?;
     let mut values: Vec<Value> =
-        collected.iter().map(|choice| last(&choice.answer, &choice.answer.text)).collect();
+        collected.iter().map(|choice| writer.last(&choice.answer, &choice.answer.text)).collect();
     let value = if values.len() == 1 { values.remove(0) } else { values.into() };
     Ok(axum::Json(value).into_response())
 }
 
-/// Returns the same request as a completion.
-fn completion(bytes: &Bytes) -> Result<Body, ApiError> {
+/// Returns the same request as a completion, and what writes its answer.
+fn completion(bytes: &Bytes) -> Result<(Body, InfillWriter), ApiError> {
     let InfillFields { input_prefix, input_suffix, input_extra, prompt } = parse(bytes)?;
     let mut fields: Map<String, Value> = parse(bytes)?;
     fields.retain(|name, _| !OWN.contains(&&**name));
     let mut body = Body::parse(Api::Completions, &Value::from(fields).to_string().into())?;
-    let limit = body.fields.n_predict.or(body.fields.max_tokens);
-    body.fields.n_predict = limit.or(Some(-1));
+    for (name, is_given) in [
+        ("best_of", body.fields.best_of.is_some()),
+        ("echo", body.echoes()),
+        ("logprobs", body.reports_logprobs()),
+    ] {
+        if is_given {
+            return Err(ApiError::field(
+                name,
+                format!("{name} is for /v1/completions: leave it out"),
+            ));
+        }
+    }
+    let limit = body.given_limit().map(|(_, limit)| limit);
+    body.fields.n_predict = match limit {
+        None => Some(-1),
+        // The engine generates one token at least.
+        Some(0) => Some(1),
+        Some(_) => body.fields.n_predict,
+    };
     let name = |file: &OtherFile| file.filename.clone().unwrap_or_else(|| "tmp".to_owned());
     body.gap = Some(Gap {
         prefix: input_prefix.unwrap_or_default(),
@@ -83,23 +100,30 @@ fn completion(bytes: &Bytes) -> Result<Body, ApiError> {
         begun: prompt.unwrap_or_default(),
         files: input_extra.into_iter().flatten().map(|file| (name(&file), file.text)).collect(),
     });
-    Ok(body)
+    Ok((body, InfillWriter { is_empty: limit == Some(0) }))
 }
 
-/// Returns an answer, or the last event of its stream.
-fn last(answer: &Answer, content: &str) -> Value {
-    let stop_type = match answer.finish {
-        Finish::Eos => "eos",
-        Finish::Stopped => "word",
-        Finish::MaxTokens | Finish::Context => "limit",
-    };
-    json!({
-        "content": content, "stop": true, "stop_type": stop_type, "truncated": false,
-        "tokens_evaluated": answer.prompt_tokens, "tokens_predicted": answer.tokens.len(),
-    })
+struct InfillWriter {
+    /// Whether the request only reads the prompt into the cache, and shows no tokens.
+    is_empty: bool,
 }
 
-struct InfillWriter;
+impl InfillWriter {
+    /// Returns an answer, or the last event of its stream.
+    fn last(&self, answer: &Answer, content: &str) -> Value {
+        let stop_type = match answer.finish {
+            Finish::Eos => "eos",
+            Finish::Stopped => "word",
+            Finish::MaxTokens | Finish::Context => "limit",
+        };
+        let (content, tokens) =
+            if self.is_empty { ("", 0) } else { (content, answer.tokens.len()) };
+        json!({
+            "content": content, "stop": true, "stop_type": stop_type, "truncated": false,
+            "tokens_evaluated": answer.prompt_tokens, "tokens_predicted": tokens,
+        })
+    }
+}
 
 impl StreamWriter for InfillWriter {
     type Item = Event;
@@ -110,7 +134,7 @@ impl StreamWriter for InfillWriter {
 
     fn part(&mut self, choice: usize, part: Part, _tokens: &[AnswerToken]) -> Vec<Event> {
         match part {
-            Part::Text(text) if !text.is_empty() => {
+            Part::Text(text) if !text.is_empty() && !self.is_empty => {
                 event(choice, json!({"content": text, "stop": false}))
             }
             _ => Vec::new(),
@@ -118,7 +142,7 @@ impl StreamWriter for InfillWriter {
     }
 
     fn end_choice(&mut self, choice: usize, answer: &Answer) -> Vec<Event> {
-        event(choice, last(answer, ""))
+        event(choice, self.last(answer, ""))
     }
 
     fn end(&mut self, _answers: &[Box<Answer>]) -> Vec<Event> {

@@ -7,17 +7,20 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// Returns the grammar of a call in a syntax (`None`: Harmony), or of several with `parallel`.
+/// `close` is the tag that ends the reasoning before them.
 pub(super) fn of_calls(
+    close: Option<&str>,
     syntax: Option<ToolSyntax>,
     tools: &[Tool],
     parallel: bool,
     tokenizer: &Tokenizer,
 ) -> Grammar {
-    Grammar::lark(format!("start: calls\n{}", calls(syntax, tools, parallel, tokenizer)))
+    start(close, "calls", &calls(syntax, tools, parallel, tokenizer), tokenizer)
 }
 
 /// Returns the grammar of such calls, or else of a text with a format, if both can be one grammar.
 pub(super) fn of_calls_or(
+    close: Option<&str>,
     format: &Grammar,
     syntax: Option<ToolSyntax>,
     tools: &[Tool],
@@ -34,7 +37,7 @@ pub(super) fn of_calls_or(
         ),
     };
     let calls = calls(syntax, tools, parallel, tokenizer);
-    Some(Grammar::lark(format!("start: calls | {text}\n{calls}")))
+    Some(start(close, &format!("calls | {text}"), &calls, tokenizer))
 }
 
 /// Returns the grammar of the rest of a reasoning up to its closing tag, and of a text with a format
@@ -44,13 +47,23 @@ pub(super) fn after_reasoning(
     close: &str,
     tokenizer: &Tokenizer,
 ) -> Option<Grammar> {
-    let text = in_lark(format)?;
-    let text = format!("/[ \\n]{{1,4}}/? {text}");
-    let lark = match tag(close, tokenizer) {
-        token if token.starts_with('<') => format!("start: /(?s:.+)/? {token} {text}"),
-        end => format!("start: reasoning {text}\nreasoning[stop={end}]: /(?s:.*)/"),
+    Some(start(Some(close), &in_lark(format)?, "", tokenizer))
+}
+
+/// Returns the grammar of an answer with these rules, after the rest of a reasoning if there is a
+/// tag that ends it.
+fn start(close: Option<&str>, answer: &str, rules: &str, tokenizer: &Tokenizer) -> Grammar {
+    let space = "/[ \\n]{1,4}/?";
+    let start = match close.map(|close| tag(close, tokenizer)) {
+        None => format!("start: {answer}"),
+        Some(token) if token.starts_with('<') => {
+            format!("start: /(?s:.+)/? {token} {space} answer\nanswer: {answer}")
+        }
+        Some(end) => format!(
+            "start: reasoning {space} answer\nanswer: {answer}\nreasoning[suffix={end}]: /(?s:.*)/"
+        ),
     };
-    Some(Grammar::lark(lark))
+    Grammar::lark(format!("{start}\n{rules}"))
 }
 
 /// Returns a format as a part of a Lark rule. `None`: it has rules of its own.

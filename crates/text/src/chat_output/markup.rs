@@ -94,6 +94,8 @@ impl MarkupParser {
             (State::Reasoning { .. }, Piece::Tag(_)) => {
                 self.space.clear();
                 self.after_reasoning = true;
+                // Later tags are text, such as those within JSON.
+                self.markup.reasoning = None;
                 self.state = State::Start;
             }
             (State::Call(call), Piece::Text(text)) => call.push(&text, parts),

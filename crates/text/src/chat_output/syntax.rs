@@ -227,10 +227,17 @@ impl ChatSyntax {
         }
     }
 
-    /// Returns the grammar of an answer that calls one of the tools, or several with `parallel`.
+    /// Returns the grammar of an answer that calls one of the tools, or several with `parallel`. If
+    /// the prompt's end begins a reasoning, the rest of it comes first.
     #[must_use]
-    pub fn grammar(self, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
-        grammar::of_calls(self.calls(), tools, parallel, tokenizer)
+    pub fn grammar(
+        self,
+        tools: &[Tool],
+        parallel: bool,
+        prompt_end: &str,
+        tokenizer: &Tokenizer,
+    ) -> Grammar {
+        grammar::of_calls(self.close(prompt_end), self.calls(), tools, parallel, tokenizer)
     }
 
     /// Returns the grammar of an answer that calls tools as in [`ChatSyntax::grammar`], or else is
@@ -242,9 +249,11 @@ impl ChatSyntax {
         format: &Grammar,
         tools: &[Tool],
         parallel: bool,
+        prompt_end: &str,
         tokenizer: &Tokenizer,
     ) -> Option<Grammar> {
-        grammar::of_calls_or(format, self.calls(), tools, parallel, tokenizer)
+        let close = self.close(prompt_end);
+        grammar::of_calls_or(close, format, self.calls(), tools, parallel, tokenizer)
     }
 
     /// Returns the grammar of an answer to a prompt that ends with `prompt_end`, which is the rest of
@@ -257,8 +266,12 @@ impl ChatSyntax {
         prompt_end: &str,
         tokenizer: &Tokenizer,
     ) -> Option<Grammar> {
-        let tags = self.reasoning().filter(|tags| tags.is_open(prompt_end))?;
-        grammar::after_reasoning(format, tags.close, tokenizer)
+        grammar::after_reasoning(format, self.close(prompt_end)?, tokenizer)
+    }
+
+    /// Returns the tag that ends the reasoning that the prompt's end begins.
+    fn close(self, prompt_end: &str) -> Option<&'static str> {
+        self.reasoning().filter(|tags| tags.is_open(prompt_end)).map(|tags| tags.close)
     }
 
     /// Returns the syntax of calls; `None` for Harmony.

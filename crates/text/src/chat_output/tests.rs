@@ -90,6 +90,8 @@ fn reasoning_stands_before_the_answer() {
     check("deepseek", "assistant<think>\n", "Hm,\n\n so.\n</think>\n\nParis.\n", &both);
     check("mistral", "", "[THINK]Hm,\n\n so.[/THINK]Paris.\n", &both);
     check("hermes", "<think>", "Hm", &[reasoning("Hm")]);
+    let json = "[\"<think>\"]";
+    check("hermes", "<think>", &format!("Hm</think>{json}"), &[reasoning("Hm"), text(json)]);
     check("hermes", "", "<think>\n\n</think>\n\n", &[]);
     let [name, arguments] = weather();
     let all = [reasoning("Hm."), name, arguments];

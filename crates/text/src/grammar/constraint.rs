@@ -101,10 +101,11 @@ impl GrammarConstraint {
             Ok(mask) => {
                 let end = self.grammar.vocabulary.end();
                 let mut words = mask.as_slice().to_vec();
-                if mask.is_allowed(end) {
-                    for &token in &self.end_tokens {
-                        words[token as usize / 32] |= 1 << (token % 32);
-                    }
+                let ends = mask.is_allowed(end);
+                for &token in &self.end_tokens {
+                    let (word, bit) = (&mut words[token as usize / 32], 1 << (token % 32));
+                    // Else a model's end token with a text of its own would end an answer early.
+                    *word = if ends { *word | bit } else { *word & !bit };
                 }
                 if let Some(word) = words.get_mut(end as usize / 32) {
                     *word &= !(1 << (end % 32));

@@ -137,6 +137,16 @@ fn a_format_may_follow_the_rest_of_a_reasoning() {
         &["</think>1", "Hm.</think>\n\n12", "a < b</thi\n</think> 1"],
         &["1", "Hm. 1", "Hm.</think>", "Hm.</think>x", "</think>1</think>1"],
     );
+    let tool = crate::Tool {
+        name: "f".into(),
+        description: None,
+        parameters: serde_json::json!({"type": "object", "properties": {}}),
+    };
+    let calls = |end| syntax.grammar(std::slice::from_ref(&tool), false, end, &byte_level());
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    let thought = format!("Hm.</think>\n\n{call}");
+    check_texts(&calls("<think>"), &[&thought], &[call]);
+    check_texts(&calls(""), &[call], &[&thought]);
     assert_eq!(after(&Grammar::regex("[0-9]+"), "assistant:"), None);
     assert_eq!(after(&Grammar::gbnf("root ::= \"a\""), "<think>"), None);
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod gguf;
 mod gguf_metadata;
+mod length;
 pub(crate) mod llama2c;
 mod scored_pieces;
 mod spelling;
@@ -12,6 +13,7 @@ use forerun_core::TokenId;
 use forerun_formats::checkpoint::gguf::{GgufFile, GgufMetadata};
 use forerun_formats::{Checkpoint, EmbeddedModel, LoadError, known_ends};
 pub use gguf_metadata::{GgufTokenizer, GgufTokenizerError};
+pub use length::LongText;
 use spelling::Spelling;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -69,15 +71,6 @@ pub struct SpecialTokens {
     /// Whether the texts of special tokens become these tokens. If not, they are text like any
     /// other.
     pub parse: bool,
-}
-
-/// A text that has too many tokens to be encoded as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LongText {
-    /// The length of the text in bytes.
-    pub bytes: usize,
-    /// An estimate of its number of tokens.
-    pub tokens: usize,
 }
 
 /// Why a tokenizer cannot be loaded, or cannot encode a text.
@@ -257,7 +250,16 @@ impl Tokenizer {
         let mut inner = parse(&file, json)?;
         let config = TokenizerConfig::parse(&file, config)?;
         config.add_tokens(&mut inner)?;
-        Self::from_huggingface(inner, file, |inner| config.bos(inner))
+        let eos = config.eos(&inner)?;
+        let mut tokenizer = Self::from_huggingface(inner, file, |inner| config.bos(inner))?;
+        tokenizer.eos = eos.filter(|eos| !tokenizer.ends_texts_with(*eos));
+        Ok(tokenizer)
+    }
+
+    /// Whether the tokenizer itself adds a token after every text.
+    fn ends_texts_with(&self, token: TokenId) -> bool {
+        let empty = self.inner.encode("", true);
+        empty.is_ok_and(|empty| empty.get_ids().last() == Some(&token))
     }
 
     /// Completes the tokenizer of a `tokenizer.json`. `configured_bos` returns the token to put in
@@ -374,33 +376,6 @@ impl Tokenizer {
         let tokens = self.encode_text(inner, text, special.add)?;
         let (bos, eos) = (self.bos.filter(|_| special.add), self.eos.filter(|_| special.add));
         Ok(bos.into_iter().chain(tokens).chain(eos).collect())
-    }
-
-    /// Returns how long a text is, if it certainly has `limit` tokens or more. Neither time nor
-    /// memory grows with the text beyond that many tokens. `None` means that it can be encoded as a
-    /// whole.
-    ///
-    /// # Errors
-    /// If the text cannot be encoded.
-    pub fn too_long(&self, text: &str, limit: usize) -> Result<Option<LongText>, TokenizerError> {
-        if text.len() <= limit.saturating_mul(SHORT_TOKEN) {
-            return Ok(None);
-        }
-        // So many bytes have too many tokens whatever these are.
-        let longest_token = self.longest_token.max(LONG_TOKEN);
-        let is_certain = text.len() / longest_token >= limit;
-        let (mut rest, mut pieces, mut tokens) = (text, 0, 0);
-        while !rest.is_empty() {
-            let (piece, tail) = rest.split_at(end_of_piece(rest));
-            tokens += self.encode_text(&self.inner, piece, false)?.len();
-            (rest, pieces) = (tail, pieces + 1);
-            if is_certain || tokens.saturating_sub(pieces * TOKENS_AT_A_CUT) >= limit {
-                let (bytes, encoded) = (text.len(), text.len() - rest.len());
-                let tokens = tokens as u128 * bytes as u128 / encoded as u128;
-                return Ok(Some(LongText { bytes, tokens: limit.max(tokens as usize) }));
-            }
-        }
-        Ok(None)
     }
 
     /// Encodes a part of a text. Only a part that is `first` gets the special tokens that the
@@ -598,36 +573,6 @@ impl Tokenizer {
     }
 }
 
-/// Texts with at most this many bytes for each token of the context are encoded as a whole at once.
-const SHORT_TOKEN: usize = 4;
-
-/// A number of bytes that a token of any vocabulary may have. A tokenizer that leaves out spaces
-/// needs fewer tokens than its vocabulary suggests.
-const LONG_TOKEN: usize = 64;
-
-/// The size of the pieces in which long texts are counted, in bytes.
-const PIECE: usize = 1 << 16;
-
-/// More tokens than a cut through a text can add.
-const TOKENS_AT_A_CUT: usize = 64;
-
-/// Returns the end of a text's first piece: before a space, so that the pieces have the text's own
-/// tokens.
-fn end_of_piece(text: &str) -> usize {
-    if text.len() <= PIECE {
-        return text.len();
-    }
-    let end = floor_char_boundary(text, PIECE);
-    let near = floor_char_boundary(text, PIECE - PIECE / 16);
-    text[near..end].rfind(char::is_whitespace).map_or(end, |space| near + space)
-}
-
-/// Returns the last boundary of a character at or before `index`.
-fn floor_char_boundary(text: &str, index: usize) -> usize {
-    let end = index.min(text.len());
-    (0..=end).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
-}
-
 /// Returns the folder of a checkpoint, which may itself be a file.
 pub(crate) fn folder_of(checkpoint: &Path) -> &Path {
     if checkpoint.is_dir() {
@@ -759,52 +704,5 @@ mod tests {
             assert_eq!(tokenizer.decode(&[3, 2, 3, 1]), " aa", "normalized: {normalized}");
         }
         Ok(())
-    }
-
-    #[test]
-    fn long_texts_are_counted_without_encoding_them() -> Result<(), TokenizerError> {
-        let inner = read_pieces(&pieces())
-            .and_then(|pieces| byte_pair_tokenizer(&pieces).map_err(|error| error.to_string()));
-        let tokenizer = Tokenizer::of(
-            inner.map_err(|reason| TokenizerError::Broken { file: PathBuf::new(), reason })?,
-        )?;
-        // Words of one token and of one byte token, without spaces, and with characters of several
-        // bytes.
-        for text in [" a".repeat(100_000), "b".repeat(150_000), "aé😀".repeat(30_000)] {
-            let tokens = tokenizer.encode(&text)?.len();
-            for limit in [1, 100, tokens / 2, tokens - 1000] {
-                let long = tokenizer.too_long(&text, limit)?;
-                let Some(LongText { bytes, tokens: estimate }) = long else {
-                    assert!(text.len() <= limit * SHORT_TOKEN, "{limit} of {tokens}");
-                    continue;
-                };
-                assert_eq!(bytes, text.len());
-                let share = estimate as f64 / tokens as f64;
-                assert!((0.99..1.01).contains(&share), "{limit}: {estimate} of {tokens}");
-            }
-            for limit in [tokens + 1, 2 * tokens, usize::MAX] {
-                assert_eq!(tokenizer.too_long(&text, limit)?, None, "{limit} of {tokens}");
-            }
-        }
-        // Time and memory depend on the limit, not on the text.
-        let huge = "ab \n".repeat(20_000_000);
-        let long = tokenizer.too_long(&huge, 2048)?;
-        assert!(long.is_some_and(|long| long.tokens > 40_000_000), "{long:?}");
-        Ok(())
-    }
-
-    #[test]
-    fn pieces_end_before_spaces() {
-        let text = "é ".repeat(PIECE);
-        let (mut rest, mut pieces) = (&text[..], 0);
-        while !rest.is_empty() {
-            let (piece, tail) = rest.split_at(end_of_piece(rest));
-            assert!(!piece.is_empty() && piece.len() <= PIECE);
-            assert!(tail.is_empty() || tail.starts_with(' '));
-            (rest, pieces) = (tail, pieces + 1);
-        }
-        assert_eq!(pieces, 4);
-        assert_eq!(end_of_piece(&"é".repeat(PIECE)), PIECE);
-        assert_eq!(end_of_piece(&"→".repeat(PIECE)), PIECE - 1);
     }
 }

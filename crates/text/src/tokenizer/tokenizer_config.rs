@@ -17,6 +17,8 @@ pub(super) struct TokenizerConfig {
 struct Options {
     add_bos_token: Option<bool>,
     bos_token: Option<SpecialToken>,
+    add_eos_token: Option<bool>,
+    eos_token: Option<SpecialToken>,
     added_tokens_decoder: Option<BTreeMap<TokenId, ListedToken>>,
 }
 
@@ -107,15 +109,38 @@ impl TokenizerConfig {
     /// # Errors
     /// If it is no token.
     pub(super) fn bos(&self, tokenizer: &Tokenizer) -> Result<Option<TokenId>, TokenizerError> {
-        let (Some(true), Some(bos)) = (self.options.add_bos_token, &self.options.bos_token) else {
+        let Options { add_bos_token, bos_token, .. } = &self.options;
+        self.added("bos_token", *add_bos_token, bos_token.as_ref(), tokenizer)
+    }
+
+    /// Returns the token to put after every text of a model for embeddings (one with
+    /// `modules.json`), for a tokenizer that adds none: `eos_token`, if there is `"add_eos_token":
+    /// true`.
+    ///
+    /// # Errors
+    /// If it is no token.
+    pub(super) fn eos(&self, tokenizer: &Tokenizer) -> Result<Option<TokenId>, TokenizerError> {
+        if !self.file.with_file_name("modules.json").exists() {
             return Ok(None);
-        };
-        let (SpecialToken::Text(content) | SpecialToken::Object { content }) = bos;
+        }
+        let Options { add_eos_token, eos_token, .. } = &self.options;
+        self.added("eos_token", *add_eos_token, eos_token.as_ref(), tokenizer)
+    }
+
+    fn added(
+        &self,
+        option: &str,
+        is_added: Option<bool>,
+        token: Option<&SpecialToken>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<TokenId>, TokenizerError> {
+        let (Some(true), Some(token)) = (is_added, token) else { return Ok(None) };
+        let (SpecialToken::Text(content) | SpecialToken::Object { content }) = token;
         match tokenizer.token_to_id(content) {
             Some(id) => Ok(Some(id)),
             None => {
                 let tokenizer = self.file.with_file_name(TOKENIZER);
-                let reason = format!("its bos_token {content:?} is not a token of {tokenizer:?}");
+                let reason = format!("its {option} {content:?} is not a token of {tokenizer:?}");
                 Err(self.broken(reason))
             }
         }

@@ -4,7 +4,6 @@ use super::random_tensor::Normal;
 use crate::architecture::Architecture;
 use crate::block_type::BlockType;
 use crate::blocks::quantize;
-use crate::checkpoint::row_layout::RowLayout;
 use crate::checkpoint::tensor_rows::TensorRows;
 use crate::checkpoint::weight_file::WeightFile;
 use crate::checkpoint::{Dtype, TensorSource};
@@ -74,18 +73,8 @@ impl TensorSource for RandomTensors {
             hint: "the architecture does not have it",
         };
         let (shape, file) = self.tensors.get(&tensor).ok_or_else(missing)?;
-        Ok(TensorRows {
-            file,
-            tensor: tensor.to_string(),
-            bytes: 0..file.bytes().len(),
-            dtype: Dtype::F32,
-            rows: shape.iter().rev().skip(1).product(),
-            columns: shape.last().copied().unwrap_or(0),
-            layout: RowLayout::PLAIN,
-            is_vector: shape.len() == 1,
-            quantized: None,
-            assembled: None,
-        })
+        let bytes = 0..file.bytes().len();
+        Ok(TensorRows::plain(file, tensor.to_string(), bytes, Dtype::F32, shape))
     }
 
     fn float_type(&self) -> Result<WeightType, LoadError> {
@@ -143,21 +132,12 @@ impl TensorSource for RepeatedTensors {
     }
 
     fn rows(&self, tensor: Tensor, shape: &[usize]) -> Result<TensorRows<'_>, LoadError> {
-        let is_vector = shape.len() == 1;
-        let (file, dtype) =
-            if is_vector { (&self.vectors, Dtype::F32) } else { (&self.matrices, self.dtype) };
-        Ok(TensorRows {
-            file,
-            tensor: tensor.to_string(),
-            bytes: 0..file.bytes().len(),
-            dtype,
-            rows: shape.iter().rev().skip(1).product(),
-            columns: shape.last().copied().unwrap_or(0),
-            layout: RowLayout::PLAIN,
-            is_vector,
-            quantized: None,
-            assembled: None,
-        })
+        let (file, dtype) = match shape.len() {
+            1 => (&self.vectors, Dtype::F32),
+            _ => (&self.matrices, self.dtype),
+        };
+        let bytes = 0..file.bytes().len();
+        Ok(TensorRows::plain(file, tensor.to_string(), bytes, dtype, shape))
     }
 
     fn float_type(&self) -> Result<WeightType, LoadError> {

@@ -318,7 +318,12 @@ const LLAMA_SERVERS: &[Field] = &[
     refused("mirostat", ALL, &["0"], MIROSTAT),
     ignored("mirostat_tau", ALL, "only for `mirostat`"),
     ignored("mirostat_eta", ALL, "only for `mirostat`"),
-    refused("adaptive_target", ALL, &["-1"], MIROSTAT),
+    refused(
+        "adaptive_target",
+        ALL,
+        &["-1"],
+        "it depends on the tokens sampled before: use `xtc_probability` or `min_p`",
+    ),
     ignored("adaptive_decay", ALL, "only for `adaptive_target`"),
     obeyed("dry_multiplier", ALL, "0 penalises no repetitions"),
     obeyed("dry_base", ALL, "numbers below 1 are the default, 1.75"),

@@ -21,7 +21,7 @@ struct EmbedBody {
     model: Option<String>,
     input: Option<Input>,
     /// The text of the older path.
-    prompt: Option<Input>,
+    prompt: Option<String>,
     truncate: Option<bool>,
     dimensions: Option<usize>,
     keep_alive: Option<KeepAlive>,
@@ -36,8 +36,8 @@ pub(crate) async fn embed(
 ) -> Result<Json<Value>, OllamaError> {
     let started = Instant::now();
     let mut body: EmbedBody = parse(&body_of(body)?)?;
-    let input = body.input.take();
-    let (name, Embedded { embeddings, tokens }) = compute(&state, body, input, "input").await?;
+    let fields = [("input", body.input.take()), ("prompt", body.prompt.take().map(Input::Text))];
+    let (name, Embedded { embeddings, tokens }) = compute(&state, body, fields).await?;
     let nanoseconds = started.elapsed().as_nanos() as u64;
     Ok(Json(json!({
         "model": name, "embeddings": embeddings, "total_duration": nanoseconds, "load_duration": 0,
@@ -50,17 +50,23 @@ pub(crate) async fn embeddings(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, OllamaError> {
     let mut body: EmbedBody = parse(&body_of(body)?)?;
-    let prompt = body.prompt.take();
-    let (_, mut embedded) = compute(&state, body, prompt, "prompt").await?;
+    let fields = [("prompt", body.prompt.take().map(Input::Text)), ("input", body.input.take())];
+    let (_, mut embedded) = compute(&state, body, fields).await?;
     Ok(Json(json!({"embedding": embedded.embeddings.pop()})))
 }
 
+/// Embeds the text in a path's field. The other field belongs to the other path.
 async fn compute(
     state: &State,
     body: EmbedBody,
-    input: Option<Input>,
-    param: &'static str,
+    [(param, input), (other, unused)]: [(&'static str, Option<Input>); 2],
 ) -> Result<(String, Embedded), ApiError> {
+    if unused.is_some() {
+        return Err(ApiError::field(
+            other,
+            format!("here, the text is in {param}, not in {other}"),
+        ));
+    }
     let input = input.ok_or_else(|| ApiError::field(param, format!("{param} is required")))?;
     let model = state.lend(state.ollama_name(body.model.as_deref())).await?;
     if let Some(keep_alive) = body.keep_alive {

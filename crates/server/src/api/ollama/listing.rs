@@ -94,8 +94,8 @@ fn shown(entry: &Arc<Entry>, started: SystemTime) -> Value {
     let template = template.or_else(own).unwrap_or_default();
     let embeds = facts.is_some_and(|facts| facts.config.pooling.is_some());
     let mut capabilities = if embeds { vec!["embedding"] } else { vec!["completion", "tools"] };
-    if ["enable_thinking", "reasoning_effort", "<think>"].iter().any(|word| template.contains(word))
-    {
+    let words = ["enable_thinking", "reasoning_effort", "<think>"];
+    if !embeds && words.iter().any(|word| template.contains(word)) {
         capabilities.push("thinking");
     }
     let context = entry.context_length();

@@ -182,7 +182,7 @@ impl Body {
             tokens.map_err(|error| of_engine(&error, "prompt"))
         };
         let gap = self.gap()?;
-        let infill = gap.map(|gap| infill(model, &gap)).transpose()?;
+        let infill = gap.map(|gap| self.infill(model, gap)).transpose()?;
         let prompts = match (&infill, &self.fields.prompt) {
             (Some((prompt, _)), _) => vec![prompt.clone()],
             (None, None) => return Err(ApiError::field("prompt", "prompt is required")),
@@ -247,6 +247,33 @@ impl Body {
         }
     }
 
+    /// Returns the prompt for a text with a gap, and the tokens that end the gap.
+    fn infill(
+        &self,
+        model: &Model,
+        mut gap: Gap,
+    ) -> Result<(Vec<TokenId>, Vec<TokenId>), ApiError> {
+        let forerun = model.generator.forerun();
+        let Some(tokens) = InfillTokens::of(forerun.tokenizer()) else {
+            let message = "suffix and /infill need a tokenizer with tokens for prefix, suffix and middle, which \
+                           this model lacks: use one such as Qwen2.5-Coder";
+            return Err(ApiError::field("suffix", message));
+        };
+        let of_text = |error: forerun::ForerunError| of_engine(&error, "prompt");
+        // Texts that are far too long are not encoded.
+        for text in [&gap.prefix, &gap.suffix, &gap.begun] {
+            forerun.check_length(text).map_err(of_text)?;
+        }
+        let is_long = |text: &String| forerun.check_length(text).is_err();
+        let long = gap.files.iter().rposition(|(name, text)| is_long(name) || is_long(text));
+        gap.files.drain(..long.map_or(0, |long| long + 1));
+        let context = forerun.config().max_position_embeddings;
+        let limit = self.given_limit().and_then(|(_, limit)| usize::try_from(limit).ok());
+        let most = context.saturating_sub(limit.unwrap_or(context / 4));
+        let prompt = tokens.prompt(forerun.tokenizer(), &gap, most);
+        Ok((prompt.map_err(|error| of_text(error.into()))?, tokens.ends().to_vec()))
+    }
+
     /// Returns the answers to generate for a chat completion.
     pub(crate) fn chat(&self, model: &Model) -> Result<Prepared, ApiError> {
         self.check()?;
@@ -290,14 +317,15 @@ impl Body {
         let sampling = model.generator.chat_sampling();
         let mut request = self.request(model, sampling, limit, logprobs)?;
         let syntax = model.syntax;
-        if let Some(grammar) = self.calls_or_format(model, &choice, request.grammar.as_ref())? {
+        let tail = prompt.len().saturating_sub(PROMPT_END);
+        let tail = forerun.tokenizer().decode_with_special(&prompt[tail..]);
+        let format = request.grammar.as_ref();
+        if let Some(grammar) = self.calls_or_format(model, &choice, format, &tail)? {
             forerun
                 .check_grammar(&grammar)
                 .map_err(|error| ApiError::field("tools", format!("tools: {}", error.reason())))?;
             request.grammar = Some(grammar);
         }
-        let tail = prompt.len().saturating_sub(PROMPT_END);
-        let tail = forerun.tokenizer().decode_with_special(&prompt[tail..]);
         // An answer that only has a format has no calls, and no reasoning unless the prompt begins
         // one.
         let mut is_structured = request.grammar.is_some() && choice.tools.is_empty();
@@ -326,13 +354,16 @@ impl Body {
         model: &Model,
         choice: &ChosenTools,
         format: Option<&Grammar>,
+        prompt_end: &str,
     ) -> Result<Option<Grammar>, ApiError> {
         let (syntax, tokenizer) = (model.syntax, model.generator.forerun().tokenizer());
         let (tools, parallel) = (&choice.tools, choice.parallel);
         match format {
-            _ if choice.required => Ok(Some(syntax.grammar(tools, parallel, tokenizer))),
+            _ if choice.required => {
+                Ok(Some(syntax.grammar(tools, parallel, prompt_end, tokenizer)))
+            }
             Some(format) if !tools.is_empty() => {
-                let both = syntax.grammar_or(format, tools, parallel, tokenizer);
+                let both = syntax.grammar_or(format, tools, parallel, prompt_end, tokenizer);
                 let message = "tools cannot be combined with a grammar that has rules: use a JSON schema, a regular \
                                expression or choices, or tool_choice \"none\"";
                 both.map(Some).ok_or_else(|| ApiError::field("tools", message))
@@ -357,7 +388,7 @@ impl Body {
     }
 
     /// Returns the field that limits the tokens of an answer, and its value.
-    fn given_limit(&self) -> Option<(&'static str, i64)> {
+    pub(crate) fn given_limit(&self) -> Option<(&'static str, i64)> {
         let BodyFields { n_predict, max_completion_tokens, max_tokens, .. } = self.fields;
         let given = [
             ("n_predict", n_predict),
@@ -482,24 +513,6 @@ impl Body {
             fields,
         })
     }
-}
-
-/// Returns the prompt for a text with a gap, and the tokens that end the gap.
-fn infill(model: &Model, gap: &Gap) -> Result<(Vec<TokenId>, Vec<TokenId>), ApiError> {
-    let forerun = model.generator.forerun();
-    let Some(tokens) = InfillTokens::of(forerun.tokenizer()) else {
-        let message = "this model cannot fill in the middle: its tokenizer has no tokens for prefix, suffix and \
-                       middle. Leave suffix out, or use a model such as Qwen2.5-Coder";
-        return Err(ApiError::field("suffix", message));
-    };
-    let of_text = |error: forerun::ForerunError| of_engine(&error, "prompt");
-    let all = [&gap.prefix, &gap.suffix, &gap.begun].into_iter();
-    for text in all.chain(gap.files.iter().map(|(_, text)| text)) {
-        // Texts that are far too long are refused before they are encoded.
-        forerun.check_length(text).map_err(of_text)?;
-    }
-    let prompt = tokens.prompt(forerun.tokenizer(), gap).map_err(|error| of_text(error.into()))?;
-    Ok((prompt, tokens.ends().to_vec()))
 }
 
 /// Returns how many tokens an answer to a prompt has room for.
