@@ -1,6 +1,8 @@
-//! Load on servers with OpenAI's API: several clients that send one request after another.
+//! Load on servers with OpenAI's API: clients that send one request after another, or requests that
+//! arrive at a rate.
 
 use crate::metrics::percentile;
+use forerun_core::{Key, KeyedRandomness, Purpose};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -10,6 +12,10 @@ use std::time::{Duration, Instant};
 
 /// The longest time of one request.
 const REQUEST_TIME: Duration = Duration::from_secs(600);
+
+/// The largest number of requests in flight that arrive at a rate. Later ones wait, and their time
+/// counts.
+const MOST_IN_FLIGHT: usize = 1_024;
 
 /// A server to put load on.
 #[derive(Clone, Debug)]
@@ -22,13 +28,59 @@ pub struct Endpoint {
     pub api_key: Option<String>,
 }
 
-/// What clients ask for.
+/// When requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Arrivals {
+    /// By clients. Each sends its next request when the answer to the one before has ended.
+    Clients {
+        /// The number of clients.
+        clients: usize,
+    },
+    /// At random times (a Poisson process), however long answers take.
+    Rate {
+        /// The mean number of requests a second.
+        rate: f64,
+        /// The number of requests that arrive at the same time.
+        burst: usize,
+    },
+}
+
+impl Arrivals {
+    /// Returns when requests arrive after the start; `None` if clients send them.
+    fn times(self, requests: usize) -> Option<Vec<Duration>> {
+        let Self::Rate { rate, burst } = self else { return None };
+        let randomness = KeyedRandomness { seed: 0, sample: 0 };
+        let mut at_seconds = 0.0;
+        let times = (0..requests).map(|number| {
+            if number.is_multiple_of(burst) {
+                let key = Key { position: number, purpose: Purpose::Sample, candidate: 0 };
+                at_seconds -= (1.0 - randomness.uniform(key)).ln() * burst as f64 / rate;
+            }
+            Duration::from_secs_f64(at_seconds)
+        });
+        Some(times.collect())
+    }
+}
+
+/// The longest times of answers that count in the goodput.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// To the first text, in milliseconds.
+    pub ttft_ms: Option<f64>,
+    /// Per token after it, in milliseconds.
+    pub tpot_ms: Option<f64>,
+}
+
+/// What servers are asked for.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// The number of clients.
-    pub clients: usize,
-    /// The number of requests of all clients together.
+    /// When requests are sent.
+    pub arrivals: Arrivals,
+    /// The number of all requests.
     pub requests: usize,
+    /// The limits of the goodput.
+    pub limits: Limits,
     /// The prompts. Requests take them in turn.
     pub prompts: Vec<String>,
     /// The tokens of each answer. The end of the text does not end it.
@@ -41,11 +93,30 @@ pub struct Load {
 #[derive(Clone, Debug, Default)]
 struct Measured {
     tokens: usize,
-    /// From the request to its first text, and to its end.
+    /// From the time when the request was due to its first text, and to its end.
     first: Duration,
     total: Duration,
     /// Between the texts of its stream.
     gaps: Vec<Duration>,
+}
+
+impl Measured {
+    fn first_ms(&self) -> f64 {
+        ms(self.first)
+    }
+
+    fn per_token_ms(&self) -> f64 {
+        ms(self.total.saturating_sub(self.first)) / self.tokens.saturating_sub(1).max(1) as f64
+    }
+
+    fn is_within(&self, limits: Limits) -> bool {
+        limits.ttft_ms.is_none_or(|most| self.first_ms() <= most)
+            && limits.tpot_ms.is_none_or(|most| self.per_token_ms() <= most)
+    }
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 /// The result of a load.
@@ -53,14 +124,17 @@ struct Measured {
 pub struct LoadReport {
     /// The server's name.
     pub server: String,
-    /// The number of clients.
-    pub clients: usize,
+    /// When requests were sent.
+    #[serde(flatten)]
+    pub arrivals: Arrivals,
     /// The number of finished answers.
     pub answers: usize,
     /// The first errors of requests that failed.
     pub failures: Vec<String>,
     /// Generated tokens per second of all clients together.
     pub tokens_per_second: f64,
+    /// Answers per second within the limits.
+    pub goodput: f64,
     /// From a request to its first text, in milliseconds: the median and the 99th percentile.
     pub first_token_ms: [f64; 2],
     /// Between two texts of a stream, in milliseconds: the median and the 99th percentile.
@@ -72,26 +146,31 @@ pub struct LoadReport {
     pub slowest_to_fastest: f64,
 }
 
-/// Puts a load on a server, and measures it.
-///
-/// Each client sends its next request when the answer to the one before has ended. The time is
-/// measured from the first request to the last answer.
+/// Puts a load on a server, and measures it, from the first request to the last answer.
 #[must_use]
 pub fn run(endpoint: &Endpoint, load: &Load) -> LoadReport {
     let (next, all) = (AtomicUsize::new(0), Mutex::new((Vec::new(), Vec::new())));
-    let start = Barrier::new(load.clients + 1);
+    let times = load.arrivals.times(load.requests);
+    let threads = match load.arrivals {
+        Arrivals::Clients { clients } => clients,
+        Arrivals::Rate { .. } => load.requests.min(MOST_IN_FLIGHT),
+    };
+    let start = Barrier::new(threads + 1);
     let mut started = Instant::now();
     std::thread::scope(|scope| {
-        for _ in 0..load.clients {
+        for _ in 0..threads {
             scope.spawn(|| {
                 let agent = agent();
                 start.wait();
+                let started = Instant::now();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= load.requests {
                         return;
                     }
-                    let result = request(&agent, endpoint, load, number);
+                    let due = times.as_ref().map_or_else(Instant::now, |at| started + at[number]);
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                    let result = request(&agent, endpoint, load, (number, due));
                     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                     match result {
                         Ok(measured) => all.0.push(measured),
@@ -113,12 +192,12 @@ fn agent() -> ureq::Agent {
     config.timeout_global(Some(REQUEST_TIME)).http_status_as_error(false).build().into()
 }
 
-/// Sends a request, and reads its stream.
+/// Sends a request that is due at a time, and reads its stream.
 fn request(
     agent: &ureq::Agent,
     endpoint: &Endpoint,
     load: &Load,
-    number: usize,
+    (number, due): (usize, Instant),
 ) -> Result<Measured, String> {
     let body = json!({
         "prompt": load.prompts[number % load.prompts.len()],
@@ -134,7 +213,6 @@ fn request(
     if let Some(key) = &endpoint.api_key {
         request = request.header("Authorization", format!("Bearer {key}"));
     }
-    let started = Instant::now();
     let mut response = request.send(body.to_string()).map_err(|error| error.to_string())?;
     if response.status() != 200 {
         let status = response.status();
@@ -162,10 +240,10 @@ fn request(
         let now = Instant::now();
         match last.replace(now) {
             Some(before) => measured.gaps.push(now - before),
-            None => measured.first = now - started,
+            None => measured.first = now.saturating_duration_since(due),
         }
     }
-    measured.total = started.elapsed();
+    measured.total = due.elapsed();
     match measured.tokens {
         0 => Err("the stream ended without its usage".into()),
         _ => Ok(measured),
@@ -179,26 +257,23 @@ fn report(
     mut failures: Vec<String>,
     wall: Duration,
 ) -> LoadReport {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let spread = |values: Vec<f64>| {
         [0.5, 0.99].map(|share| percentile(values.clone(), share).unwrap_or(f64::NAN))
     };
     let tokens: usize = answers.iter().map(|answer| answer.tokens).sum();
-    let per_token = |answer: &Measured| {
-        ms(answer.total.saturating_sub(answer.first))
-            / answer.tokens.saturating_sub(1).max(1) as f64
-    };
     let totals = || answers.iter().map(|answer| ms(answer.total));
+    let good = answers.iter().filter(|answer| answer.is_within(load.limits)).count();
     failures.truncate(3);
     LoadReport {
         server: endpoint.name.clone(),
-        clients: load.clients,
+        arrivals: load.arrivals,
         answers: answers.len(),
         failures,
         tokens_per_second: tokens as f64 / wall.as_secs_f64(),
-        first_token_ms: spread(answers.iter().map(|answer| ms(answer.first)).collect()),
+        goodput: good as f64 / wall.as_secs_f64(),
+        first_token_ms: spread(answers.iter().map(Measured::first_ms).collect()),
         inter_token_ms: spread(answers.iter().flat_map(|a| &a.gaps).map(|gap| ms(*gap)).collect()),
-        time_per_token_ms: spread(answers.iter().map(per_token).collect()),
+        time_per_token_ms: spread(answers.iter().map(Measured::per_token_ms).collect()),
         slowest_to_fastest: totals().fold(0.0, f64::max) / totals().fold(f64::INFINITY, f64::min),
     }
 }
@@ -232,26 +307,48 @@ mod tests {
         Ok(format!("http://{address}"))
     }
 
-    fn load(url: String) -> LoadReport {
+    fn load(url: String, arrivals: Arrivals, ttft_ms: Option<f64>) -> LoadReport {
         let endpoint = Endpoint { name: "one".into(), url, api_key: Some("key".into()) };
         let prompts = vec!["a".into(), "b".into()];
-        run(&endpoint, &Load { clients: 2, requests: 5, prompts, max_tokens: 3, temperature: 0.0 })
+        let limits = Limits { ttft_ms, tpot_ms: None };
+        run(
+            &endpoint,
+            &Load { arrivals, requests: 5, limits, prompts, max_tokens: 3, temperature: 0.0 },
+        )
+    }
+
+    const CLIENTS: Arrivals = Arrivals::Clients { clients: 2 };
+    const STREAM: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n\
+        data: {\"choices\": [{\"text\": \"x\"}]}\n\ndata: {\"choices\": [{\"text\": \"y\"}]}\n\n\
+        data: {\"choices\": [], \"usage\": {\"completion_tokens\": 3}}\n\ndata: [DONE]\n\n";
+
+    #[test]
+    fn requests_arrive_in_bursts_at_their_rate() -> std::io::Result<()> {
+        let times = Arrivals::Rate { rate: 50.0, burst: 2 }.times(20_000).unwrap_or_default();
+        assert!(times.chunks(2).all(|pair| pair[0] == pair[1]) && times.is_sorted());
+        assert!((times[19_999].as_secs_f64() / 400.0 - 1.0).abs() < 0.03, "{:?}", times[19_999]);
+        let report = load(serve(STREAM, 5)?, Arrivals::Rate { rate: 500.0, burst: 2 }, None);
+        assert_eq!((report.answers, report.failures.len()), (5, 0), "{:?}", report.failures);
+        Ok(())
+    }
+
+    #[test]
+    fn answers_beyond_a_limit_are_no_goodput() -> std::io::Result<()> {
+        let goodput =
+            |ttft_ms| Ok::<_, std::io::Error>(load(serve(STREAM, 5)?, CLIENTS, ttft_ms).goodput);
+        assert!(goodput(Some(6e5))? > 0.0);
+        assert!(goodput(Some(0.0))? == 0.0);
+        Ok(())
     }
 
     #[test]
     fn a_load_counts_tokens_and_failures() -> std::io::Result<()> {
-        let streamed = serve(
-            "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ndata: {\"choices\": [{\"text\": \"x\"}]}\n\n\
-             data: {\"choices\": [{\"text\": \"y\"}]}\n\n\
-             data: {\"choices\": [], \"usage\": {\"completion_tokens\": 3}}\n\ndata: [DONE]\n\n",
-            5,
-        )?;
-        let report = load(streamed);
+        let report = load(serve(STREAM, 5)?, CLIENTS, None);
         assert_eq!((report.answers, report.failures.len()), (5, 0), "{:?}", report.failures);
         assert!(report.tokens_per_second > 0.0 && report.slowest_to_fastest >= 1.0);
         let refused =
             "HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbusy";
-        let report = load(serve(refused, 5)?);
+        let report = load(serve(refused, 5)?, CLIENTS, None);
         assert_eq!((report.answers, report.failures.len()), (0, 3));
         assert!(report.failures[0].contains("429") && report.failures[0].contains("busy"));
         Ok(())

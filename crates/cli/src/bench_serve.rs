@@ -1,10 +1,10 @@
-//! `forerun bench serve`: clients that put load on servers.
+//! `forerun bench serve`: servers under load.
 
 use crate::arguments::ServeBenchArguments;
 use crate::note;
 use crate::progress::{Task, Unit};
 use anyhow::bail;
-use forerun_bench::load::{self, Endpoint, Load, LoadReport};
+use forerun_bench::load::{self, Arrivals, Endpoint, Limits, Load, LoadReport};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -16,20 +16,26 @@ pub(crate) fn run(arguments: &ServeBenchArguments) -> anyhow::Result<ExitCode> {
     if prompts.is_empty() {
         bail!("the suites have no prompts");
     }
-    let rounds = arguments.clients.len() * arguments.repeats * endpoints.len();
+    let all_arrivals = all_arrivals(arguments);
+    let rounds = all_arrivals.len() * arguments.repeats * endpoints.len();
     let mut task = Task::new("measuring", Unit::Pieces("loads"), rounds as u64);
     let mut reports = Vec::new();
-    for &clients in &arguments.clients {
+    for arrivals in all_arrivals {
+        let requests = match arrivals {
+            Arrivals::Clients { clients } => clients * arguments.requests.unwrap_or(4),
+            Arrivals::Rate { .. } => arguments.requests.unwrap_or(64),
+        };
+        let load = Load {
+            arrivals,
+            requests,
+            limits: Limits { ttft_ms: arguments.ttft, tpot_ms: arguments.tpot },
+            prompts: prompts.clone(),
+            max_tokens: arguments.max_tokens,
+            temperature: arguments.temperature,
+        };
         for _ in 0..arguments.repeats {
             for endpoint in &endpoints {
-                task.message(format!("{}, {clients} clients", endpoint.name));
-                let load = Load {
-                    clients,
-                    requests: clients * arguments.requests,
-                    prompts: prompts.clone(),
-                    max_tokens: arguments.max_tokens,
-                    temperature: arguments.temperature,
-                };
+                task.message(format!("{}, {}", endpoint.name, words(arrivals)));
                 reports.push(load::run(endpoint, &load));
                 task.update(reports.len() as u64);
             }
@@ -48,6 +54,22 @@ pub(crate) fn run(arguments: &ServeBenchArguments) -> anyhow::Result<ExitCode> {
     Ok(if failed.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+fn all_arrivals(arguments: &ServeBenchArguments) -> Vec<Arrivals> {
+    let burst = arguments.burst;
+    match arguments.rate.is_empty() {
+        true => arguments.clients.iter().map(|&clients| Arrivals::Clients { clients }).collect(),
+        false => arguments.rate.iter().map(|&rate| Arrivals::Rate { rate, burst }).collect(),
+    }
+}
+
+fn words(arrivals: Arrivals) -> String {
+    match arrivals {
+        Arrivals::Clients { clients } => format!("{clients} clients"),
+        Arrivals::Rate { rate, burst: 1 } => format!("{rate}/s"),
+        Arrivals::Rate { rate, burst } => format!("{rate}/s, {burst} at a time"),
+    }
+}
+
 fn endpoints(arguments: &ServeBenchArguments) -> Vec<Endpoint> {
     let endpoint = |server: &String| {
         let (name, url) = match server.split_once('=') {
@@ -59,12 +81,12 @@ fn endpoints(arguments: &ServeBenchArguments) -> Vec<Endpoint> {
     arguments.server.iter().map(endpoint).collect()
 }
 
-/// Returns for each server and number of clients the report with the median speed.
+/// Returns for each server and load the report with the median speed.
 fn medians(reports: &[LoadReport]) -> Vec<&LoadReport> {
     let mut groups: Vec<Vec<&LoadReport>> = Vec::new();
     for report in reports {
         let alike = |other: &&LoadReport| {
-            (other.clients, &other.server) == (report.clients, &report.server)
+            (other.arrivals, &other.server) == (report.arrivals, &report.server)
         };
         match groups.iter_mut().find(|group| group.first().is_some_and(alike)) {
             Some(group) => group.push(report),
@@ -83,18 +105,20 @@ fn median(mut group: Vec<&LoadReport>) -> &LoadReport {
 fn table(out: &mut impl Write, reports: &[&LoadReport]) -> std::io::Result<()> {
     writeln!(
         out,
-        "| clients | server | answers | tokens/s | first token ms, p50 / p99 | between texts ms, p50 / p99 \
-         | per token ms, p50 / p99 | slowest/fastest |\n|---:|---|---:|---:|---:|---:|---:|---:|"
+        "| load | server | answers | tokens/s | goodput, answers/s | first token ms, p50 / p99 \
+         | between texts ms, p50 / p99 | per token ms, p50 / p99 | slowest/fastest |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|---:|"
     )?;
     let pair = |[p50, p99]: [f64; 2]| format!("{p50:.1} / {p99:.1}");
     for report in reports {
         writeln!(
             out,
-            "| {} | {} | {} | {:.1} | {} | {} | {} | {:.2} |",
-            report.clients,
+            "| {} | {} | {} | {:.1} | {:.2} | {} | {} | {} | {:.2} |",
+            words(report.arrivals),
             report.server,
             report.answers,
             report.tokens_per_second,
+            report.goodput,
             pair(report.first_token_ms),
             pair(report.inter_token_ms),
             pair(report.time_per_token_ms),

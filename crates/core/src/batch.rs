@@ -25,18 +25,29 @@ fn are_alike(first: &impl QueuedJob, second: &impl QueuedJob) -> bool {
 
 /// Returns whether a job may join a batch of jobs for its role: its sequence is not in the batch
 /// yet, and there is room.
-#[must_use]
-pub fn may_join<B: QueuedJob>(batch: &[B], job: &impl QueuedJob) -> bool {
+fn may_join<B: QueuedJob>(batch: &[B], job: &impl QueuedJob) -> bool {
     batch.len() < MAX_BATCH
         && batch.iter().all(|other| other.role() == job.role() && !are_alike(other, job))
 }
 
-/// Removes the oldest job from the queue, and those that can run with it: jobs for the same role,
-/// one for each sequence. A sequence's jobs for a role run in order, so one that has started comes
-/// first.
+/// Returns the role whose jobs run next: that of the oldest job. But a verification waits for the
+/// drafts of other sequences, so that all of them are verified in one pass.
+fn next_role<J: QueuedJob>(queue: &VecDeque<J>) -> Option<Role> {
+    let is_verified = |sequence: SequenceId| {
+        let mut verifications = queue.iter().filter(|job| job.role().target().is_some());
+        verifications.any(|job| job.sequence().base() == sequence.base())
+    };
+    let is_awaited = |job: &&J| job.role().target().is_none() && !is_verified(job.sequence());
+    let oldest = queue.front()?.role();
+    let awaited = oldest.target().and_then(|_| queue.iter().find(is_awaited));
+    Some(awaited.map_or(oldest, QueuedJob::role))
+}
+
+/// Removes the jobs from the queue that run next, together: jobs for the same role, one for each
+/// sequence. A sequence's jobs for a role run in order, so one that has started comes first.
 #[must_use]
 pub fn next_batch<J: QueuedJob>(queue: &mut VecDeque<J>) -> Vec<J> {
-    let Some(role) = queue.front().map(QueuedJob::role) else { return Vec::new() };
+    let Some(role) = next_role(queue) else { return Vec::new() };
     let mut batch: Vec<J> = Vec::new();
     let mut index = 0;
     while index < queue.len() && batch.len() < MAX_BATCH {
@@ -84,6 +95,18 @@ mod tests {
         assert_eq!(next_batch(&mut queue), [job(DRAFTER, 1)]);
         assert_eq!(next_batch(&mut queue), [job(TARGET, 3)]);
         assert_eq!(next_batch(&mut queue), []);
+    }
+
+    #[test]
+    fn a_verification_waits_for_the_drafts_of_other_sequences() {
+        let job = |role, sequence| Waiting(role, sequence, false);
+        let (plain, ahead) = (job(TARGET, 1), job(DRAFTER, 1));
+        let drafts = [job(DRAFTER, 2), job(DRAFTER, 3)];
+        let mut queue: VecDeque<_> = [plain, ahead].into_iter().chain(drafts).collect();
+        assert_eq!(next_batch(&mut queue), [ahead, drafts[0], drafts[1]]);
+        queue.extend([ahead, job(TARGET, 2), job(TARGET, 3)]);
+        assert_eq!(next_batch(&mut queue), [plain, job(TARGET, 2), job(TARGET, 3)]);
+        assert_eq!(next_batch(&mut queue), [ahead]);
     }
 
     #[test]

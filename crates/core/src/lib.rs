@@ -41,7 +41,7 @@ mod verify;
 mod verify_block;
 
 pub use active_sequences::ActiveSequences;
-pub use batch::{MAX_BATCH, QueuedJob, may_join, next_batch};
+pub use batch::{MAX_BATCH, QueuedJob, next_batch};
 pub use constraint::{CompileConstraint, Constraint, TokenConstraint, TokenMask};
 pub use distribution::{Distribution, InvalidDistribution};
 pub use draft::{Draft, DraftShape, Proposal, draft_key};

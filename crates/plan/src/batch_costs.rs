@@ -127,12 +127,22 @@ impl BatchCosts {
         time.duration_ns as f64 * time.cost.share(self.row_ns)
     }
 
+    /// Returns the number of sequences that share the worker.
+    pub(crate) fn load(&self) -> f64 {
+        let together = self.sequences.value_or(1.0);
+        together.max(self.active.value_or(together))
+    }
+
+    /// Takes over the load of another worker, whose sequences are the same.
+    pub(crate) fn adopt_load(&mut self, other: &Self) {
+        self.active = other.active;
+    }
+
     /// Returns a job's share at the present load, if all sequences that the worker serves do the
     /// same, in one pass. Without its neighbours' rows, the job would compute `rows` rows in `ns`
     /// nanoseconds.
     pub(crate) fn share_at_load(&self, ns: f64, rows: f64) -> f64 {
-        let together = self.sequences.value_or(1.0);
-        let part = 1.0 / together.max(self.active.value_or(together));
+        let part = 1.0 / self.load();
         ns * part + (self.row_ns * rows).min(ns) * (1.0 - part)
     }
 }

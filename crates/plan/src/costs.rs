@@ -38,6 +38,9 @@ pub(crate) struct TargetCosts {
     rows: [CostCurve; 2],
     /// The time between passes of the target alone in which nothing is computed.
     waited_ns: DecayingMean,
+    /// What a round takes from other sequences beyond its share: the time in which all of them
+    /// together would commit its tokens, less that share.
+    pub(crate) rent_ns: f64,
     /// The tokens that a replica read in its last job that read many, and the time of that job.
     last_reading: Option<(usize, f64)>,
     interruptions: Interruptions,
@@ -162,7 +165,7 @@ impl TargetCosts {
 
     /// Returns the share of a pass that takes `ns` for `rows` rows, with the time between passes.
     fn share(&self, ns: f64, rows: f64) -> f64 {
-        self.batch.share_at_load(ns, rows) + self.waited_ns.value_or(0.0)
+        self.batch.share_at_load(ns, rows) + self.waited_ns.value_or(0.0) + self.rent_ns
     }
 
     /// Returns the times of passes over up to `longest` further rows. `at_best`: numbers of rows

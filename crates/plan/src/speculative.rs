@@ -222,14 +222,14 @@ impl Rounds {
 /// draft is faster than the target alone, drafting pauses.
 ///
 /// If other sequences share the passes, times are the job's share of them
-/// ([`JobCost::share`](forerun_core::JobCost::share)), so a draft is as long as is good for all, if
-/// the others do the same. Whether they draft at all, they decide together ([`SharedGoodput`]).
+/// ([`JobCost::share`](forerun_core::JobCost::share)), if the others do the same, and a token is
+/// worth its row if it brings more than their tokens would ([`SharedGoodput`]). So a draft is as
+/// long as is good for all.
 #[derive(Clone, Debug)]
 pub struct SpeculativeDraftLength {
     planned: Planned,
     shape: DraftShape,
     length: DraftLength,
-    goodput: SharedGoodput,
 }
 
 impl SpeculativeDraftLength {
@@ -245,8 +245,7 @@ impl SpeculativeDraftLength {
             assisted: INITIAL_ASSISTED_LENGTH,
             nodes: DecayingMean::default(),
         });
-        let planned = Planned::alone(schedule);
-        Self { planned, shape, length, goodput: SharedGoodput::default() }
+        Self { planned: Planned::alone(schedule), shape, length }
     }
 
     fn change(self, change: impl FnOnce(&mut Rounds)) -> Self {
@@ -281,7 +280,8 @@ impl SpeculativeDraftLength {
     /// Returns a copy that decides by the goodput of all sequences with the same `goodput`.
     #[must_use]
     pub fn with_goodput(self, goodput: SharedGoodput) -> Self {
-        Self { goodput, ..self }
+        self.planned.set_goodput(goodput);
+        self
     }
 
     /// Returns the shape of the next round's draft. Its depth is 0 if no draft should be made.
@@ -291,9 +291,7 @@ impl SpeculativeDraftLength {
             DraftLength::Fixed => self.shape.length(),
             DraftLength::Assisted => self.planned.with_rounds(|rounds| rounds.assisted),
             DraftLength::Auto => match self.planned.draft() {
-                Some(Drafting::Round(shape)) if self.goodput.drafts() => {
-                    return self.without_stop(shape);
-                }
+                Some(Drafting::Round(shape)) => return self.without_stop(shape),
                 _ => 0,
             },
         };
@@ -360,10 +358,6 @@ impl SpeculativeDraftLength {
 
     /// Learns from the measurements of a round.
     pub fn observe(&mut self, round: &Round) {
-        let (sequences, now_ns) = (round.score.cost.active_sequences, round.score.finished_ns);
-        if sequences > 0 && self.length == DraftLength::Auto {
-            self.goodput.observe(sequences, round.accepted + 1, now_ns);
-        }
         self.planned.observe_round(round);
     }
 }

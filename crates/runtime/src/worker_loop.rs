@@ -11,20 +11,20 @@ use forerun_core::{
 };
 use forerun_cpu::Team;
 use forerun_lm::{ModelError, Progress};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Runs a worker's jobs. The oldest job runs next, in one batch with the jobs of other sequences
-/// for the same role.
+/// Runs a worker's jobs, in batches of several sequences ([`next_batch`]).
 pub(crate) struct WorkerLoop {
     engine: Engine,
     answers: Answers,
-    /// The number of jobs in the last batch, and how long it ran.
-    last_batch: usize,
+    /// The number of sequences of the last batch and of the jobs that waited meanwhile, and how
+    /// long it ran.
+    last_sequences: usize,
     last_duration: Duration,
 }
 
@@ -42,7 +42,7 @@ impl WorkerLoop {
         let (forwards, device_uses) = engine.logs();
         let active = ActiveSequences::default();
         let answers = Answers { lane, name, clock, recorder, forwards, device_uses, active };
-        Self { engine, answers, last_batch: 0, last_duration: Duration::ZERO }
+        Self { engine, answers, last_sequences: 0, last_duration: Duration::ZERO }
     }
 
     /// Runs jobs until the cluster is dropped. A score job that needs several passes moves to the
@@ -64,21 +64,20 @@ impl WorkerLoop {
             self.wait_for_batch(messages, &mut queue);
             let batch = next_batch(&mut queue);
             let started = Instant::now();
-            self.last_batch = batch.len();
+            self.last_sequences = sequences(batch.iter().chain(&queue));
             queue.extend(self.run(batch));
             self.last_duration = started.elapsed();
         }
     }
 
-    /// Waits for the next jobs of the sequences that have just been answered together, so that they
-    /// stay together. Otherwise the first of them would run alone, and so would the others after
-    /// it.
+    /// Waits for the next jobs of the sequences that have just been answered, so that they stay
+    /// together. Otherwise the first of them would run alone, and so would the others after it.
     fn wait_for_batch(&mut self, messages: &Receiver<Message>, queue: &mut VecDeque<PendingJob>) {
-        if self.last_batch < 2 {
+        if self.last_sequences < 2 {
             return;
         }
         let deadline = Instant::now() + self.last_duration / WAIT_PART;
-        while queue.len() < self.last_batch {
+        while sequences(queue.iter()) < self.last_sequences {
             let left = deadline.saturating_duration_since(Instant::now());
             match messages.recv_timeout(left) {
                 Ok(message) => self.receive(message, queue),
@@ -198,6 +197,11 @@ impl WorkerLoop {
             }
         }
     }
+}
+
+/// Returns the number of sequences that jobs are of.
+fn sequences<'a>(jobs: impl Iterator<Item = &'a PendingJob>) -> usize {
+    jobs.map(|job| job.sequence().base()).collect::<HashSet<_>>().len()
 }
 
 /// Records and sends the answers of jobs.

@@ -7,11 +7,12 @@ use crate::{Cost, Device, Fault, FaultKind, Oracle, SimError};
 use forerun_core::trace::{Span, Trace};
 use forerun_core::{
     ActiveSequences, Cluster, ClusterError, Completion, Job, JobCost, JobError, Outcome, QueuedJob,
-    Role, SequenceId, Ticket, may_join, next_batch,
+    Role, SequenceId, Ticket, next_batch,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Range;
 
 /// When a running job stops after its cancellation. A job that still waits is dropped at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +169,8 @@ pub struct SimCluster {
     shared: Option<DeviceSchedule>,
     /// The factor by which passes take longer while another device works.
     slowdown: f64,
+    /// Whether one worker runs the jobs of all devices. The first one has its queue.
+    in_one_worker: bool,
 }
 
 impl SimCluster {
@@ -215,6 +218,7 @@ impl SimCluster {
             trace,
             shared: None,
             slowdown: 1.0,
+            in_one_worker: false,
         })
     }
 
@@ -239,6 +243,18 @@ impl SimCluster {
     #[must_use]
     pub fn with_lent_cores(self, slowdown: f64) -> Self {
         Self { slowdown, ..self }
+    }
+
+    /// Has one worker run the jobs of all devices, one batch after another, as of a drafter and a
+    /// target on the same cores.
+    #[must_use]
+    pub fn in_one_worker(self) -> Self {
+        Self { in_one_worker: true, ..self }
+    }
+
+    /// Returns the devices that work in turn with this one.
+    fn worker_of(&self, index: usize) -> Range<usize> {
+        if self.in_one_worker { 0..self.devices.len() } else { index..index + 1 }
     }
 
     /// Adapts the ends of running jobs after a device has begun or ended its work at `at_ns`.
@@ -286,15 +302,16 @@ impl SimCluster {
         self.devices.iter().map(|(device, state)| (device, state.usage))
     }
 
-    /// Starts the next jobs in the queue of a device if the device is idle.
+    /// Starts the next jobs in the queue of a device if its worker is idle.
     fn start_next(&mut self, index: usize, at_ns: u64) {
-        let State { batch, queue, .. } = &mut self.devices[index].1;
-        if !batch.is_empty() {
+        let worker = self.worker_of(index);
+        if self.devices[worker.clone()].iter().any(|(_, state)| !state.batch.is_empty()) {
             return;
         }
+        let queue = &mut self.devices[worker.start].1.queue;
         let Some(oldest) = queue.front() else { return };
         let started_ns = at_ns.max(oldest.arrives_ns);
-        let jobs = if self.shared.is_some() {
+        let jobs: Vec<Waiting> = if self.shared.is_some() {
             queue.pop_front().into_iter().collect()
         } else {
             let arrived = queue.partition_point(|waiting| waiting.arrives_ns <= started_ns);
@@ -303,15 +320,30 @@ impl SimCluster {
             queue.append(&mut later);
             jobs
         };
-        self.start(index, jobs, at_ns);
+        if let Some(index) = self.device_of(jobs[0].role) {
+            self.start(index, jobs, at_ns);
+        }
     }
 
-    /// Adds a job to the batch of a device that has not started before the job arrives.
-    fn join(&mut self, index: usize, waiting: Waiting) {
-        let state = &mut self.devices[index].1;
-        let jobs = state.batch.drain(..).map(|running| running.waiting).chain([waiting]).collect();
-        let at_ns = state.idle_ns;
-        self.start(index, jobs, at_ns);
+    fn device_of(&self, role: Role) -> Option<usize> {
+        self.devices.iter().position(|(device, _)| device.roles.contains(&role))
+    }
+
+    /// Puts jobs that have not started when another one arrives back into the queue. Returns since
+    /// when their device is idle.
+    fn reconsider(&mut self, worker: Range<usize>, arrives_ns: u64) -> Option<u64> {
+        let starts_later =
+            |running: &Running| running.failure.is_none() && arrives_ns <= running.started_ns;
+        let queue_at = worker.start;
+        let mut devices = self.devices[worker].iter_mut();
+        let (_, state) = devices.find(|(_, state)| !state.batch.is_empty())?;
+        if self.shared.is_some() || !state.batch.iter().all(starts_later) {
+            return None;
+        }
+        let (idle_ns, batch) = (state.idle_ns, std::mem::take(&mut state.batch));
+        let queue = &mut self.devices[queue_at].1.queue;
+        batch.into_iter().rev().for_each(|running| queue.push_front(running.waiting));
+        Some(idle_ns)
     }
 
     /// Starts jobs together on an idle device.
@@ -440,8 +472,7 @@ impl SimCluster {
 
 impl Cluster for SimCluster {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
-        let has_role = |(device, _): &(Device, State)| device.roles.contains(&on);
-        let Some(index) = self.devices.iter().position(has_role) else {
+        let Some(index) = self.device_of(on) else {
             return Err(ClusterError::NoSuchRole(on));
         };
         self.advance(self.now_ns);
@@ -453,21 +484,12 @@ impl Cluster for SimCluster {
         }
         let ticket = Ticket(self.submitted);
         self.submitted += 1;
-        let (device, state) = &mut self.devices[index];
-        let arrives_ns = self.now_ns + device.cost.link_ns;
-        let waiting = Waiting { ticket, role: on, job, arrives_ns };
-        let starts_later =
-            |running: &Running| running.failure.is_none() && arrives_ns <= running.started_ns;
-        if self.shared.is_none()
-            && !state.batch.is_empty()
-            && state.batch.iter().all(starts_later)
-            && may_join(&state.batch, &waiting)
-        {
-            self.join(index, waiting);
-        } else {
-            state.queue.push_back(waiting);
-            self.start_next(index, self.now_ns);
-        }
+        let arrives_ns = self.now_ns + self.devices[index].0.cost.link_ns;
+        let worker = self.worker_of(index);
+        let idle_ns = self.reconsider(worker.clone(), arrives_ns).unwrap_or(self.now_ns);
+        let queue = &mut self.devices[worker.start].1.queue;
+        queue.push_back(Waiting { ticket, role: on, job, arrives_ns });
+        self.start_next(index, idle_ns);
         Ok(ticket)
     }
 

@@ -82,11 +82,21 @@ pub struct Oracle {
 
 impl Oracle {
     /// Returns the oracle of one of several sequences, or of a branch. Sequence 0 has the oracle
-    /// itself; every other one has a text and errors of its own.
+    /// itself; every other one has a text and errors of its own, and begins elsewhere in a text of
+    /// varying acceptance.
     #[must_use]
     pub fn of_sequence(&self, sequence: SequenceId) -> Self {
-        let seed = self.seed.wrapping_add(sequence.base().0);
-        Self { seed, drafters: self.drafters.clone() }
+        let number = sequence.base().0;
+        let mut drafters = self.drafters.clone();
+        for drafter in drafters.iter_mut().filter(|_| number > 0) {
+            if let AcceptanceModel::Varying { text, .. } = drafter {
+                let key = Key { position: text.len(), purpose: Purpose::Sample, candidate: 0 };
+                let place = KeyedRandomness { seed: number, sample: 0 }.uniform(key);
+                let first = (place * text.len() as f64) as usize;
+                text.rotate_left(first);
+            }
+        }
+        Self { seed: self.seed.wrapping_add(number), drafters }
     }
 
     fn uniform(&self, position: usize, purpose: Purpose, candidate: TokenId) -> f64 {

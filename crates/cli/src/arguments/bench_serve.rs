@@ -20,9 +20,26 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,16", value_parser = values::count(1..=1024))]
     pub(crate) clients: Vec<usize>,
 
-    /// Number of requests of each client.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = values::count(1..))]
-    pub(crate) requests: usize,
+    /// Requests a second, separated by commas, that arrive at random times (a Poisson process) in
+    /// place of those of clients.
+    #[arg(long, value_name = "RATES", value_delimiter = ',', conflicts_with = "clients", value_parser = values::rate_or_time)]
+    pub(crate) rate: Vec<f64>,
+
+    /// Number of requests of a `--rate` that arrive at the same time.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "rate", value_parser = values::count(1..=1024))]
+    pub(crate) burst: usize,
+
+    /// Number of requests of each client, or of each `--rate`. Default: 4, or 64 of a rate.
+    #[arg(long, value_name = "N", value_parser = values::count(1..=1_000_000))]
+    pub(crate) requests: Option<usize>,
+
+    /// Longest time to the first token, in milliseconds, of answers that count in the goodput.
+    #[arg(long, value_name = "MS", value_parser = values::rate_or_time)]
+    pub(crate) ttft: Option<f64>,
+
+    /// Longest mean time between tokens, in milliseconds, of answers that count in the goodput.
+    #[arg(long, value_name = "MS", value_parser = values::rate_or_time)]
+    pub(crate) tpot: Option<f64>,
 
     /// Number of tokens of each answer.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64, value_parser = values::count(1..))]
@@ -32,7 +49,7 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f64,
 
-    /// Number of measurements of each server and number of clients; the median speed counts.
+    /// Number of measurements of each server and load; the median speed counts.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::count(1..))]
     pub(crate) repeats: usize,
 

@@ -478,8 +478,8 @@ pub(crate) enum Bench {
     ///
     /// Example: `forerun bench run --model TARGET --draft-model DRAFTER --draft-tokens 2,4,auto`
     Run(Box<RunBenchArguments>),
-    /// Measure servers with OpenAI's API under load: tokens per second and latencies, by number of
-    /// clients.
+    /// Measure servers with OpenAI's API under load: tokens per second, goodput and latencies, by
+    /// number of clients or rate of requests.
     ///
     /// Example: `forerun bench serve --server http://127.0.0.1:8080 --clients 1,4,16`
     Serve(Box<ServeBenchArguments>),

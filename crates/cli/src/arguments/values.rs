@@ -135,6 +135,12 @@ fn parse<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
 }
 
 /// Parses a method. Errors name a similar one, and say which option takes the name of a drafter.
+/// Parses a rate or a time, from a thousandth to a billion.
+pub(crate) fn rate_or_time(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (1e-3..=1e9).contains(number));
+    number.ok_or_else(|| "expected a number from 0.001 to 1000000000".to_owned())
+}
+
 pub(crate) fn parse_method(text: &str) -> Result<Method, String> {
     text.parse().map_err(|error: UnknownValue| match DrafterKind::from_str(text) {
         Ok(drafter) => format!("{drafter} is a drafter: use --drafter {drafter}"),

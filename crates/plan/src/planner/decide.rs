@@ -17,9 +17,8 @@ const HORIZON_OF_CHANGE: f64 = 256.0;
 /// time, in which a small target could go on.
 pub(super) const STEPS_AHEAD: u32 = 8;
 /// The number of steps with drafts, at least, after which the target works alone, to measure the
-/// speed to beat, and of windows of what is faster together, after which the other is measured. One
-/// step in 25 is one of 20 that count (`DECAY`).
-pub(crate) const PLAIN_EVERY: u32 = 24;
+/// speed to beat. One step in 25 is one of 20 that count (`DECAY`).
+const PLAIN_EVERY: u32 = 24;
 /// The share of the time since then that such a step may lose: drafts that double the speed are
 /// interrupted every 330 tokens.
 const PLAIN_SHARE: f64 = 0.003;

@@ -8,6 +8,12 @@ use crate::round::Round;
 use crate::schedule::{Candidate, Drafter, Drafting, Facts, Schedule};
 use forerun_core::DraftShape;
 
+/// The mean number of sequences from which on they compete for rows.
+const TWO_SEQUENCES: f64 = 1.5;
+/// The share of the time of a pass of the target alone that a sequence may be spared at most, if
+/// its drafts are worse than those of others.
+const MOST_REBATE: f64 = 0.5;
+
 /// What happened in the present step of a schedule that drafts ahead.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Step {
@@ -78,12 +84,14 @@ impl State {
         }
         let draft_ns = costs.batch.share_of(&round.draft);
         self.target.learn(round.drafted + 1, &round.score, false);
+        self.drafters[drafter].costs.batch.adopt_load(&self.target.batch);
         self.expect_costs();
         let waited_ns = last_ns.map_or(0, |last_ns| round.waited_ns(last_ns)) as f64;
         if !has_draft {
             self.target.learn_waiting(waited_ns);
         }
-        let ns = draft_ns + self.target.batch.share_of(&round.score) + waited_ns;
+        let rent_ns = self.target.rent_ns;
+        let ns = draft_ns + self.target.batch.share_of(&round.score) + waited_ns + rent_ns;
         let lag_ns = match lag >= READ_TOKENS {
             // What reading costs was not known.
             true if is_first_reading => draft_ns,
@@ -92,6 +100,7 @@ impl State {
         };
         let expected_ns = self.expected_ns(entry, round.drafted, round.size());
         let ns = self.interruptions.filter(ns - lag_ns, expected_ns);
+        self.goodput.add(tokens, ns - rent_ns);
         if has_draft
             && lag == 0
             && let Some(expected_ns) = expected_ns
@@ -115,7 +124,31 @@ impl State {
             false => self.since_plain = (0, 0.0),
         }
         self.count_missed(drafter, tokens);
+        self.learn_rent();
         self.end_step(tokens, ns, round.ended_ns, kind);
+    }
+
+    /// Charges a round for the tokens that the others would have committed in its place. At this
+    /// rent, what is drafted now is as fast as all sequences together. What is faster gives all of
+    /// them more tokens per second.
+    fn learn_rent(&mut self) {
+        self.target.rent_ns = 0.0;
+        let (Some(speed), Some(plain_ns)) = (self.goodput.speed(), self.target.plain_share())
+        else {
+            return;
+        };
+        if self.target.batch.load() < TWO_SEQUENCES {
+            return;
+        }
+        let (tokens, ns) = match &self.plan.action {
+            Some((entry, Candidate { draft, .. })) => {
+                let of_entry = self.entries[*entry].schedule.of(self.facts(*entry), draft);
+                let candidate = self.paced(*entry, of_entry);
+                (candidate.tokens, candidate.ns)
+            }
+            None => (1.0, plain_ns),
+        };
+        self.target.rent_ns = (tokens / speed - ns).max(-MOST_REBATE * plain_ns);
     }
 
     /// Learns from the confidences of a chain that could stop by them.
@@ -158,6 +191,8 @@ impl State {
     /// Learns that a step of a schedule that drafts ahead has ended.
     pub(super) fn observe_step(&mut self, entry: usize, tokens: usize, now_ns: u64, alone: bool) {
         let Step { drafted, has_read, busy_ns } = std::mem::take(&mut self.step);
+        // Its times are those on the clock, and no shares.
+        self.target.rent_ns = 0.0;
         let drafter = self.entries[entry].drafter;
         let Drafter { costs, untested, .. } = &mut self.drafters[drafter];
         match drafted {

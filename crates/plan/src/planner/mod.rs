@@ -15,9 +15,9 @@ mod plan;
 mod planned;
 mod trial;
 
-pub(crate) use decide::PLAIN_EVERY;
 pub use planned::{Planned, Policy};
 
+use crate::SharedGoodput;
 use crate::costs::TargetCosts;
 use crate::decaying::DecayingMean;
 use crate::interruptions::Interruptions;
@@ -35,6 +35,7 @@ pub(crate) struct State {
     drafters: Vec<Drafter>,
     entries: Vec<Entry>,
     pub(crate) ledger: Ledger,
+    goodput: SharedGoodput,
     pub(crate) plan: Plan,
     /// What was decided in the present answer after its first step, and the end of its last step.
     decisions: Vec<Decision>,

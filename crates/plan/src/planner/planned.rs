@@ -3,12 +3,12 @@
 use super::State;
 use super::entry::Entry;
 use super::plan::Plan;
-use crate::JobTime;
 use crate::costs::READ_TOKENS;
 use crate::ranked_tree::DraftSize;
 use crate::round::Round;
 use crate::schedule::{Drafter, Drafting, Facts, Schedule};
 use crate::speculative::Rounds;
+use crate::{JobTime, SharedGoodput};
 use forerun_core::trace::Decision;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -63,6 +63,11 @@ impl Planned {
     /// Sets the numbers of its drafter and of the drafter's device.
     pub fn set_drafter(&mut self, model: usize, place: usize) {
         self.with_drafter(|drafter| (drafter.model, drafter.place) = (model, place));
+    }
+
+    /// Decides by the goodput of all sequences with the same `goodput`.
+    pub(crate) fn set_goodput(&self, goodput: SharedGoodput) {
+        self.lock().goodput = goodput;
     }
 
     /// Goes on in the same planner as another method, with which it was before.
