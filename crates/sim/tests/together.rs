@@ -286,7 +286,7 @@ fn a_panic_of_a_decoder_does_not_block_the_others() {
 }
 
 /// The automatic draft length of sequences that share a world. With expensive rows, a sequence
-/// drafts less among many than alone; with free ones it drafts the same.
+/// drafts less among many than alone; with free ones it drafts what is best alone.
 #[test]
 fn automatic_lengths_follow_the_load() {
     let mean_draft = |sequences: u64, row_ns| {
@@ -316,7 +316,9 @@ fn automatic_lengths_follow_the_load() {
         means.iter().sum::<f64>() / means.len() as f64
     };
     let free = [mean_draft(1, 0), mean_draft(8, 0)];
-    assert!((free[0] - free[1]).abs() < 0.8, "{free:?}");
+    // 20 ms for each round and 2 ms for each draft token: (1 - 0.8⁷) / 0.2 tokens in 32 ms are the
+    // most.
+    assert!(free.iter().all(|mean| (mean - 6.0).abs() < 1.0), "{free:?}");
     let expensive = [mean_draft(1, MS), mean_draft(8, MS)];
     assert!(expensive[1] < expensive[0] - 1.0, "{expensive:?}");
 }

@@ -79,7 +79,7 @@ fn estimated_hardware_is_labelled() {
         "estimated costs of eight A100",
         "The costs are estimated",
         "speculative, model, ",
-        "\nYes: ",
+        "\nProbably: ",
         " times as fast as plain decoding (",
         " is predicted to be ",
         "from estimated costs. The two were not measured side by side.",

@@ -132,7 +132,7 @@ fn an_answer_that_repeats_itself_is_ended_with_a_hint() {
     let ended = answer(&[]);
     assert_eq!(ended.output(), "B".repeat(200) + "\n");
     assert!(ended.errors.contains("repeats itself"), "{}", ended.errors);
-    assert!(ended.errors.contains("--temperature"), "{}", ended.errors);
+    assert!(ended.errors.contains("--repetition-penalty 1.1"), "{}", ended.errors);
     assert_eq!(answer(&["--json"]).json()["finish_reason"], "repetition");
     let whole = answer(&["--ignore-eos"]);
     assert_eq!(whole.output(), "B".repeat(250) + "\n");
