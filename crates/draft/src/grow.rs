@@ -2,7 +2,8 @@
 //!
 //! * Chains: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
 //! * Trees of siblings drawn independently: SpecInfer (arXiv 2305.09781).
-//! * Trees of the most probable nodes: EasySpec (arXiv 2502.02493), EAGLE-2 (arXiv 2406.16858).
+//! * Trees of the most probable nodes: EasySpec (arXiv 2502.02493), EAGLE-2 (arXiv 2406.16858), and
+//!   of all nodes that the rows of one pass allow: DDTree (arXiv 2604.12989), if no width limits it.
 //! * Product trees, in which all nodes of a depth share one row: Medusa (arXiv 2401.10774) and
 //!   ParallelSpec (arXiv 2410.05589, algorithm 1).
 //! * Trees of given ranks: the static trees of Medusa and EAGLE (arXiv 2401.15077).
@@ -43,12 +44,14 @@ enum GrowthKind {
     ///
     /// Each depth expands the `width` nodes with the highest cumulative probability among the
     /// `width` best children of every node of the depth above. A budget chooses among all these
-    /// children, expanded or not.
+    /// children, expanded or not. Those that it cannot choose any more are not considered.
     Top {
         width: usize,
         remaining_depths: usize,
         budget: Option<usize>,
         considered: Vec<Candidate>,
+        /// The score that a candidate must exceed.
+        least: Option<f64>,
         /// The newest nodes: their rows, the log-probabilities of their paths, and their
         /// candidates.
         level: Vec<(usize, f64, Option<usize>)>,
@@ -87,6 +90,7 @@ impl<'a> Growth<'a> {
                 remaining_depths: *depth,
                 budget: *budget,
                 considered: Vec::new(),
+                least: None,
                 level: vec![(0, 0.0, None)],
             },
             DraftShape::Ranked { children } => GrowthKind::Ranked {
@@ -149,7 +153,7 @@ impl<'a> Growth<'a> {
                     branching.clear();
                 }
             }
-            GrowthKind::Top { width, remaining_depths, considered, level, .. } => {
+            GrowthKind::Top { width, remaining_depths, budget, considered, least, level } => {
                 *remaining_depths -= 1;
                 let new = considered.len();
                 let (mut last, mut children): (Option<RowLogits<'_>>, _) = (None, Vec::new());
@@ -162,13 +166,17 @@ impl<'a> Growth<'a> {
                         (last, children) =
                             (Some(logits), sampler.candidates(logits, tree, node, *width)?);
                     }
-                    considered.extend(children.iter().map(|&(token, log_probability)| {
+                    let children = children.iter().map(|&(token, log_probability)| {
                         // Rounding must not raise the score above the parent's.
                         Candidate { row, parent, token, score: score + log_probability.min(0.0) }
-                    }));
+                    });
+                    let can_stay = |child: &Candidate| least.is_none_or(|it| child.score > it);
+                    considered.extend(children.take_while(can_stay));
                 }
+                *least = budget.and_then(|budget| score_of_rank(considered, budget));
                 let best = best_candidates(considered, new..considered.len(), *width).into_iter();
                 *level = best
+                    .take_while(|&index| least.is_none_or(|it| considered[index].score >= it))
                     .map(|index| {
                         let Candidate { row, token, score, .. } = considered[index];
                         let node = tree.push(node_of_row(row), token);
@@ -390,6 +398,13 @@ fn best_candidates(considered: &[Candidate], range: Range<usize>, count: usize) 
     indices.sort_by(|&a, &b| considered[b].score.total_cmp(&considered[a].score));
     indices.truncate(count);
     indices
+}
+
+/// Returns the score of the last of the `count` best candidates, if there are so many.
+fn score_of_rank(considered: &[Candidate], count: usize) -> Option<f64> {
+    let last = count.checked_sub(1).filter(|&last| last < considered.len())?;
+    let mut scores: Vec<f64> = considered.iter().map(|candidate| candidate.score).collect();
+    Some(*scores.select_nth_unstable_by(last, |a, b| b.total_cmp(a)).1)
 }
 
 /// Returns the tree of the `budget` best candidates. It contains the parent of each of its nodes,

@@ -94,14 +94,25 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::{Masks, ParallelDrafter};
     use forerun_core::{DraftShape, KeyedRandomness, Sampling, StopRule, TargetFeedback, TokenId};
     use forerun_lm::fake::{TableModel, row_prefix};
     use std::sync::atomic::AtomicBool;
 
     const VOCAB: usize = 5;
     const MODEL: TableModel = TableModel::new(7, VOCAB, 4.0);
+    const MASK: TokenId = 1;
 
     fn draft(prompt: &[TokenId], shape: &DraftShape, sampling: &Sampling) -> Draft {
+        draft_of(&mut ModelDrafter::new(MODEL), prompt, shape, sampling)
+    }
+
+    fn draft_of(
+        drafter: &mut dyn Drafter,
+        prompt: &[TokenId],
+        shape: &DraftShape,
+        sampling: &Sampling,
+    ) -> Draft {
         let context = DraftContext {
             sequence: SequenceId(0),
             tokens: prompt,
@@ -113,11 +124,19 @@ mod tests {
             cancel: &AtomicBool::new(false),
             tokens_on_last_device: None,
         };
-        ModelDrafter::new(MODEL).draft(&context).unwrap()
+        drafter.draft(&context).unwrap()
     }
 
     fn paths(prompt: &[TokenId], shape: &DraftShape) -> Vec<Vec<TokenId>> {
-        let tree = draft(prompt, shape, &Sampling::greedy()).tree;
+        paths_of(&mut ModelDrafter::new(MODEL), prompt, shape)
+    }
+
+    fn paths_of(
+        drafter: &mut dyn Drafter,
+        prompt: &[TokenId],
+        shape: &DraftShape,
+    ) -> Vec<Vec<TokenId>> {
+        let tree = draft_of(drafter, prompt, shape, &Sampling::greedy()).tree;
         let mut paths: Vec<_> =
             (0..tree.len()).map(|node| row_prefix(&[], &tree, Some(node))).collect();
         paths.sort();
@@ -130,15 +149,18 @@ mod tests {
     }
 
     /// Returns all continuations of up to `depth` tokens with the logarithms of their
-    /// probabilities, at the temperature by which greedy candidates are compared.
-    fn all(prompt: &[TokenId], depth: usize) -> Vec<(f64, Vec<TokenId>)> {
+    /// probabilities, at the temperature by which greedy candidates are compared. `is_read`:
+    /// whether a row depends on the tokens of the path before it, or there are masks in their
+    /// places.
+    fn all(prompt: &[TokenId], depth: usize, is_read: bool) -> Vec<(f64, Vec<TokenId>)> {
         let mut all = vec![(0.0, Vec::new())];
         let mut begin = 0;
         for _ in 0..depth {
             let end = all.len();
             for parent in begin..end {
                 let (score, path) = all[parent].clone();
-                let row = MODEL.row(&[prompt, &path].concat()).into_iter();
+                let read = if is_read { path.clone() } else { vec![MASK; path.len()] };
+                let row = MODEL.row(&[prompt, &read].concat()).into_iter();
                 let row = row.map(|logit| f64::from(logit) / 0.6);
                 let sum: f64 = row.clone().map(f64::exp).sum();
                 for (token, logit) in row.enumerate() {
@@ -153,14 +175,16 @@ mod tests {
         all
     }
 
-    /// If every node is expanded, the tree holds the most probable of all continuations.
+    /// If as many nodes are expanded as the tree may have, it holds the most probable of all
+    /// continuations, also those of a drafter that reads masks in place of tokens.
     #[test]
     fn a_budget_keeps_the_most_probable_continuations() {
-        for first in 0..20 {
+        let masked = || ParallelDrafter::new(MODEL, Masks::Repeated(MASK));
+        for (first, is_read) in (0..20).flat_map(|first| [(first, true), (first, false)]) {
             let prompt = prompt(first);
-            let all = all(&prompt, 3);
+            let all = all(&prompt, 3, is_read);
             for budget in [1, 2, 7, 20, 60, 500] {
-                let shape = DraftShape::Top { width: 125, depth: 3, budget: Some(budget) };
+                let shape = DraftShape::Top { width: budget, depth: 3, budget: Some(budget) };
                 let count = budget.min(all.len());
                 if count < all.len() && all[count - 1].0 - all[count].0 < 1e-6 {
                     continue;
@@ -168,7 +192,11 @@ mod tests {
                 let mut expected: Vec<_> =
                     all[..count].iter().map(|(_, path)| path.clone()).collect();
                 expected.sort();
-                assert_eq!(paths(&prompt, &shape), expected, "{first} {budget}");
+                let found = match is_read {
+                    true => paths(&prompt, &shape),
+                    false => paths_of(&mut masked(), &prompt, &shape),
+                };
+                assert_eq!(found, expected, "{first} {budget} {is_read}");
             }
         }
     }

@@ -291,11 +291,28 @@ impl SpeculativeDraftLength {
             DraftLength::Fixed => self.shape.length(),
             DraftLength::Assisted => self.planned.with_rounds(|rounds| rounds.assisted),
             DraftLength::Auto => match self.planned.draft() {
+                Some(Drafting::Round(DraftShape::Ranked { children })) => {
+                    return self.tree(children);
+                }
                 Some(Drafting::Round(shape)) => return self.without_stop(shape),
                 _ => 0,
             },
         };
         self.shape.with_draft_tokens(length)
+    }
+
+    /// Returns the shape of a tree with these ranked candidates. A drafter that makes all rows in
+    /// one pass chooses as many nodes by its probabilities instead, which know more of the text.
+    fn tree(&self, children: Vec<usize>) -> DraftShape {
+        let in_one_forward = |facts: Facts<'_>| facts.drafter.costs.tokens_per_forward > 1;
+        let (limits, nodes) =
+            (self.planned.with_rounds(|rounds| rounds.trees), children.iter().sum());
+        match limits.filter(|_| nodes > 0 && self.planned.with_facts(in_one_forward)) {
+            Some(TreeLimits { depth, .. }) => {
+                DraftShape::Top { width: nodes, depth, budget: Some(nodes) }
+            }
+            None => DraftShape::Ranked { children },
+        }
     }
 
     /// Returns the shape without a stop, if chains may not stop.
@@ -620,10 +637,16 @@ mod tests {
             let policy = SpeculativeDraftLength::new(shape, DraftLength::Auto);
             policy.growing_trees(TreeLimits { depth, nodes })
         };
-        let (children, speed) = run_second(&mut grown(8, 40), 3_000, 5);
+        let mut policy = grown(8, 40);
+        let (children, speed) = run_second(&mut policy, 3_000, 5);
         assert!(children.iter().all(|&count| count <= 2) && children[0] == 2, "{children:?}");
         assert!(children.iter().filter(|&&count| count == 2).count() > 4, "{children:?}");
         assert!(speed > 2.5, "{speed}");
+        // A drafter that makes all rows in one pass chooses as many nodes itself.
+        let nodes = policy.next_shape().max_nodes();
+        let in_one_pass = policy.with_tokens_per_forward(usize::MAX).next_shape();
+        let best = DraftShape::Top { width: nodes, depth: 8, budget: Some(nodes) };
+        assert_eq!((in_one_pass, nodes > 8), (best, true));
         // Rows that cost more than they bring are not drafted.
         let (_, speed) = run_second(&mut grown(8, 40), 5_000, 900);
         assert!(speed > 0.97, "{speed}");

@@ -4,6 +4,7 @@ use forerun_core::{
     Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Purpose, ScoreJob,
     Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
 };
+use forerun_decode::{TreeLimits, typical_tree};
 use serde::{Deserialize, Serialize};
 
 /// Size of the vocabulary. It is small, so that rows of logits cost threads almost no time.
@@ -229,6 +230,12 @@ impl CachedOracle {
                     }
                     DraftShape::Ranked { ref children } => {
                         self.ranked_tree(drafter, prefix, children)
+                    }
+                    // A simulated drafter has no probabilities, so these are typical ranks.
+                    DraftShape::Top { depth, budget: Some(nodes), .. } => {
+                        let shape = typical_tree(TreeLimits { depth, nodes });
+                        let DraftShape::Ranked { children } = shape else { return None };
+                        self.ranked_tree(drafter, prefix, &children)
                     }
                     _ => return None,
                 };

@@ -55,7 +55,7 @@ pub enum Tree {
     None,
     /// `auto`: grown for each draft, while the next node gives more tokens a second. It knows the
     /// measured times, and how often the drafter's best, second and further tokens are accepted at
-    /// each depth.
+    /// each depth. A drafter of one pass fills as many nodes by its own probabilities.
     Auto,
     /// `ranked:N`: the N nodes that are accepted most often with a typical drafter, by their ranks
     /// and depths.

@@ -4,7 +4,7 @@ use crate::drafters::Make;
 use crate::exactness::assert_exact_of;
 use crate::experiment::Experiment;
 use crate::kinds_of_drafters::assert_pearl_on_features_is_exact;
-use crate::methods::{best, chain, iid, ranked, speculative, top};
+use crate::methods::{best, chain, iid, most_probable, ranked, speculative, top};
 use crate::options::sampling;
 use crate::tables::{DRAFT_MODEL, FeatureTable, VOCAB, rows_of};
 use forerun_core::{
@@ -146,7 +146,9 @@ fn blocks_with_heads_are_exact() {
         ("recurrent dspark in place", Masks::Block { mask: 1, size: 4 }, true),
     ] {
         let drafter = || dspark(&masks, is_recurrent);
-        for shape in [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), best(3), iid(&[2, 1])] {
+        for shape in
+            [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), most_probable(3), iid(&[2, 1])]
+        {
             let name = format!("speculative, {name}, {shape:?}");
             assert_exact_of(&name, &drafter, &|| speculative(&shape), (3, true));
         }
@@ -161,7 +163,9 @@ fn blocks_with_selectors_are_exact() {
     let masks = Masks::Block { mask: 1, size: 4 };
     for candidates in [1, 2, VOCAB] {
         let drafter = || dflash2(&masks, candidates);
-        for shape in [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), best(3), iid(&[2, 1])] {
+        for shape in
+            [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), most_probable(3), iid(&[2, 1])]
+        {
             let name = format!("speculative, dflash 2 of {candidates}, {shape:?}");
             assert_exact_of(&name, &drafter, &|| speculative(&shape), (3, true));
         }

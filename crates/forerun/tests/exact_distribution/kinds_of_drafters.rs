@@ -5,7 +5,7 @@ use crate::exactness::{
     TARGETS, assert_exact, assert_exact_for, assert_exact_in_any_order, assert_exact_of,
 };
 use crate::experiment::Experiment;
-use crate::methods::{best, chain, dsi, iid, pearl, ranked, speculative, ssd, top};
+use crate::methods::{best, chain, dsi, iid, most_probable, pearl, ranked, speculative, ssd, top};
 use crate::options::sampling;
 use crate::tables::{DRAFT_MODEL, FeatureTable, HeadsTable, LayerParallelTable, VOCAB};
 use forerun::{DrafterKind, Method};
@@ -119,7 +119,8 @@ fn speculative_decoding_on_features_is_exact() {
     ];
     let is_complete = is_complete();
     for (kind, (name, drafter)) in drafters.into_iter().enumerate() {
-        let shapes = [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), best(3), iid(&[2, 1])];
+        let shapes =
+            [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), most_probable(3), iid(&[2, 1])];
         for (number, shape) in shapes.into_iter().enumerate() {
             let name = format!("speculative, {name}, {shape:?}");
             let turn = &[1 + (kind + number) as u64 % 2][..];
@@ -200,7 +201,8 @@ fn parallel_drafting_is_exact() {
     for masks in [own, Masks::Repeated(1)] {
         let drafter =
             || -> Box<dyn Drafter> { Box::new(ParallelDrafter::new(DRAFT_MODEL, masks.clone())) };
-        for shape in [chain(2), chain(3), top(2, 2), top(3, 3), best(3), best(5), iid(&[2, 1])] {
+        let trees = [top(2, 2), top(3, 3), best(3), most_probable(4), iid(&[2, 1])];
+        for shape in [chain(2), chain(3)].into_iter().chain(trees) {
             let name = format!("speculative, parallel {masks:?}, {shape:?}");
             assert_exact(&name, &drafter, &|| speculative(&shape));
         }

@@ -25,6 +25,11 @@ pub(crate) fn best(budget: usize) -> DraftShape {
     DraftShape::Top { width: 2, depth: 2, budget: Some(budget) }
 }
 
+/// A tree of the most probable continuations, as one pass of a drafter can make it.
+pub(crate) fn most_probable(nodes: usize) -> DraftShape {
+    DraftShape::Top { width: nodes, depth: 3, budget: Some(nodes) }
+}
+
 /// A tree of ranked candidates: the number of children of each row.
 pub(crate) fn ranked(children: &[usize]) -> DraftShape {
     DraftShape::Ranked { children: children.to_vec() }
