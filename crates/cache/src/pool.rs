@@ -317,12 +317,12 @@ impl<S: PageStorage> CachePool<S> {
         }
     }
 
-    /// Declares that the rows of a sequence also depend on a token before the first slot. Drops its
-    /// rows if they belong to another one.
-    pub fn set_root(&mut self, sequence: SequenceId, root: TokenId) {
-        if self.sequences.get(&sequence).is_none_or(|cache| cache.root != Some(root)) {
+    /// Declares what the rows of a sequence depend on beside its tokens: a token before the first
+    /// slot, or an adapter. Drops its rows if they depend on another one.
+    pub fn set_root(&mut self, sequence: SequenceId, root: Option<u32>) {
+        if self.sequences.get(&sequence).and_then(|cache| cache.root) != root {
             self.release(sequence);
-            let cache = SequenceCache { root: Some(root), ..SequenceCache::default() };
+            let cache = SequenceCache { root, ..SequenceCache::default() };
             self.sequences.insert(sequence, cache);
         }
     }

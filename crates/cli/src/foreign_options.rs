@@ -272,7 +272,7 @@ mod tests {
         for (line, meant, other) in [
             ("run demo --temprature 1", "'--temperature'", None),
             ("run demo --max-tokenz 3", "'--max-tokens'", None),
-            ("run demo --lora x", "'--lora'", Some("tip")),
+            ("run demo --mmproj x", "'--mmproj'", Some("tip")),
             ("run demo --dynatemp 0", "'--dynatemp'", Some("tip")),
             ("chat demo hello", "use forerun run MODEL \"text\"", None),
         ] {

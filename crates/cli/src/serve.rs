@@ -58,8 +58,11 @@ fn serve_one(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         note(TRANSLATED);
     }
     detail_plan(&forerun);
-    let template = forerun.choose_chat_template(arguments.chat_template.as_deref())?;
     let name = served_name(&arguments);
+    if plan.adapters().iter().any(|adapter| adapter.name == name) {
+        bail!("an adapter and the model have the name {name:?}: give --lora NAME=PATH another one");
+    }
+    let template = forerun.choose_chat_template(arguments.chat_template.as_deref())?;
     let pace = forerun.plan().placement().pace();
     let paced = pace.map_or(String::new(), |pace| format!(", paced as {}", pace.name));
     let models = Models::of_one(&*name, forerun, template, arguments.tool_parser);

@@ -85,8 +85,8 @@ pub use forerun_text::{ChatTemplate, Grammar, Message};
 pub use loader::Loader;
 pub use model_source::ModelSource;
 pub use plan::{
-    AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, Method, MethodOptions, Options, Plan,
-    PlanError, Tree,
+    AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, Method, MethodOptions, NamedAdapter,
+    Options, Plan, PlanError, Tree,
 };
 pub use progress::{Progress, Step};
 pub use registry::DrafterKind;

@@ -186,7 +186,7 @@ impl<F: Forward> EagleModel<F> {
         let features = self.check(&request)?;
         let ForwardRequest { sequence, tokens, tree, .. } = request;
         let (first_row, shifted) = (request.first_row + rows_done, &tokens[1..]);
-        self.pool.set_root(sequence, tokens[0]);
+        self.pool.set_root(sequence, Some(tokens[0]));
         let mut round = self.rounds.remove(&sequence).unwrap_or_default();
         let (tokens_read, earlier) = round.continued_by(&request, self.architecture());
         let mut missing: &[TokenId] = &[];

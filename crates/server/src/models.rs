@@ -82,10 +82,13 @@ pub struct Models {
 }
 
 /// A loaded model.
+#[derive(Clone)]
 pub(crate) struct Model {
+    /// The name of the model, or of its adapter.
     pub(crate) name: String,
+    pub(crate) adapter: Option<String>,
     pub(crate) generator: Arc<Generator>,
-    pub(crate) template: ChatTemplate,
+    pub(crate) template: Arc<ChatTemplate>,
     /// How the model writes reasoning and tool calls.
     pub(crate) syntax: ChatSyntax,
     pub(crate) metrics: Arc<Metrics>,
@@ -161,8 +164,11 @@ impl Models {
         memory_bytes: Option<u64>,
     ) -> Result<Self, ModelsError> {
         let mut names = HashSet::new();
-        for name in models.iter().flat_map(|model| [&model.name].into_iter().chain(&model.aliases))
-        {
+        let names_of = models.iter().flat_map(|model| {
+            let adapters = model.plan.adapters().iter().map(|adapter| &adapter.name);
+            [&model.name].into_iter().chain(&model.aliases).chain(adapters)
+        });
+        for name in names_of {
             if !names.insert(name) {
                 return Err(ModelsError::SameName(name.clone()));
             }
@@ -218,12 +224,12 @@ impl Models {
     }
 
     fn names(&self) -> String {
-        let names: Vec<String> =
-            self.entries.iter().map(|entry| format!("{:?}", entry.name())).collect();
+        let names = self.entries.iter().flat_map(|entry| entry.names());
+        let names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
         names.join(", ")
     }
 
-    /// Returns the model with this name or alias.
+    /// Returns the model with this name or alias, or with an adapter of this name.
     pub(crate) fn named(&self, name: &str) -> Result<&Arc<Entry>, LendError> {
         let named = self.entries.iter().find(|entry| entry.has_name(name));
         named.ok_or_else(|| LendError::Unknown { name: name.to_owned(), names: self.names() })
@@ -248,7 +254,7 @@ impl Models {
     ) -> Result<Arc<Lease>, LendError> {
         let (asked, entry) = (Instant::now(), self.find(name)?);
         if let Some(lease) = entry.lease(asked) {
-            return Ok(lease);
+            return Ok(Arc::new(lease.named(name)));
         }
         let _waiting = Waiting::begin(&self.waiting, entry, patience.queue)?;
         let turn = timeout_at(patience.deadline, Arc::clone(&self.turn).lock_owned()).await;
@@ -258,7 +264,8 @@ impl Models {
         let loaded = timeout_at(patience.deadline, loading).await;
         let loaded = loaded.map_err(|_| LendError::TimedOut)?;
         let failed = |cause| LendError::Load { name: entry.name().to_owned(), cause };
-        loaded.map_err(|_| failed(LoadFailure::Ended))?.map_err(failed)
+        let lease = loaded.map_err(|_| failed(LoadFailure::Ended))?.map_err(failed)?;
+        Ok(Arc::new(lease.named(name)))
     }
 
     /// Loads a model, unless another request has.
@@ -267,7 +274,7 @@ impl Models {
         entry: Arc<Entry>,
         asked: Instant,
         _turn: OwnedMutexGuard<()>,
-    ) -> Result<Arc<Lease>, LoadFailure> {
+    ) -> Result<Lease, LoadFailure> {
         if let Some(lease) = entry.lease(asked) {
             return Ok(lease);
         }
@@ -370,9 +377,10 @@ impl Model {
     ) -> Self {
         Self {
             name: options.name.clone(),
+            adapter: None,
             generator: Arc::new(Generator::new(forerun, Arc::clone(&metrics))),
             syntax: options.chat_syntax.unwrap_or_else(|| ChatSyntax::of_template(&template)),
-            template,
+            template: Arc::new(template),
             metrics,
             memory_bytes,
         }

@@ -13,7 +13,8 @@ pub struct SequenceCache {
     pub(super) pages: Vec<PageId>,
     /// The contents of the leading pages that are published.
     pub(super) contents: Vec<ContentId>,
-    pub(super) root: Option<TokenId>,
+    /// See [`CachePool::set_root`](super::CachePool::set_root).
+    pub(super) root: Option<u32>,
     pub(super) states: SequenceStates,
     pub(super) used: u64,
     /// The last pass with the sequence's request in its batch.
