@@ -237,3 +237,52 @@ impl AdapterFile for PeftAdapter<'_> {
         self.tensors.rows_of(stored, shape, "each lora_A needs its lora_B")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::random::{example_config, write_random_adapter};
+    use serde_json::json;
+    use std::fs;
+
+    #[test]
+    fn options_that_are_not_computed_are_refused_by_name() {
+        let (folder, config) = (tempfile::tempdir().unwrap(), example_config());
+        write_random_adapter(folder.path(), &config, 1).unwrap();
+        let open = || Adapter::open(folder.path(), &config, &config.architecture());
+        assert_eq!(open().unwrap().updates.len(), 7 * config.num_hidden_layers);
+        let file = folder.path().join("adapter_config.json");
+        let text = fs::read_to_string(&file).unwrap();
+        for (option, value) in [
+            ("peft_type", json!("IA3")),
+            ("use_dora", json!(true)),
+            ("bias", json!("all")),
+            ("modules_to_save", json!(["lm_head"])),
+            ("init_lora_weights", json!("pissa")),
+            ("alpha_pattern", json!({"q_proj": 3})),
+            ("lora_alpha", Value::Null),
+        ] {
+            let mut options: Value = serde_json::from_str(&text).unwrap();
+            options[option] = value;
+            fs::write(&file, options.to_string()).unwrap();
+            let error = open().err().unwrap().to_string();
+            assert!(error.contains(option), "{error}");
+        }
+        fs::write(&file, text).unwrap();
+        let weights = folder.path().join("adapter_model.safetensors");
+        for name in ["lora_A", "lora_B"] {
+            // Names of the same length, so that the header keeps its own.
+            let bytes = fs::read(&weights).unwrap();
+            let stored = String::from_utf8_lossy(&bytes).find(&format!("o_proj.{name}")).unwrap();
+            let mut broken = bytes.clone();
+            broken[stored..stored + 6].copy_from_slice(b"x_proj");
+            fs::write(&weights, broken).unwrap();
+            let error = open().err().unwrap().to_string();
+            assert!(error.contains(&format!("_proj.{name}")), "{error}");
+            fs::write(&weights, bytes).unwrap();
+        }
+        fs::remove_file(&weights).unwrap();
+        let error = open().err().unwrap().to_string();
+        assert!(error.contains("adapter_model.safetensors") && error.contains("PEFT"), "{error}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Forward passes over the new tokens of several sequences, and the devices that compute them.
 
 use forerun_cache::{HeldRows, PageStorage, StorageError};
-use forerun_core::{BestTokens, Node, RowLogits, RowUse, TokenId, TokenTree};
+use forerun_core::{AdapterId, BestTokens, Node, RowLogits, RowUse, TokenId, TokenTree};
 use forerun_formats::{Architecture, DraftHeads};
 use forerun_lm::{CachePart, DeviceChoice, LayerOrder, ModelError, Progress};
 use std::ops::Range;
