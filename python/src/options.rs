@@ -1,9 +1,9 @@
 //! The options of an engine, as Python passes them.
 
 use crate::errors::{of_engine, value_error};
+use forerun::checkpoint::NamedAdapter;
 use forerun::{
-    DrafterOptions, Engine, LayerStrategy, Loader, MethodOptions, ModelSource, NamedAdapter,
-    Options, Plan,
+    DrafterOptions, Engine, LayerStrategy, Loader, MethodOptions, ModelSource, Options, Plan,
     Progress, Step, Tree,
 };
 use forerun_cli::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET};

@@ -85,8 +85,8 @@ pub use forerun_text::{ChatTemplate, Grammar, Message};
 pub use loader::Loader;
 pub use model_source::ModelSource;
 pub use plan::{
-    AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, Method, MethodOptions, NamedAdapter,
-    Options, Plan, PlanError, Tree,
+    AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, Method, MethodOptions, Options, Plan,
+    PlanError, Tree,
 };
 pub use progress::{Progress, Step};
 pub use registry::DrafterKind;
@@ -97,6 +97,7 @@ pub mod checkpoint {
     pub use crate::gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
     pub use crate::model_summary::{ModelFormat, ModelSummary};
     pub use crate::open_model::OpenModel;
+    pub use crate::plan::NamedAdapter;
     pub use forerun_formats::checkpoint::Dtype;
     pub use forerun_formats::{
         BlockType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, ModelTypes, Pooling,

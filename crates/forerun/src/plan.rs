@@ -11,8 +11,8 @@ mod options;
 mod tests;
 mod workers;
 
-pub(crate) use cores::TYPICAL_RATIO;
 pub use adapters::NamedAdapter;
+pub(crate) use cores::TYPICAL_RATIO;
 pub use cores::typical_placement;
 pub use drafters::{AdditionalDrafter, DrafterOptions};
 pub use drafts::{DraftTokens, Lookup, Tree};
@@ -131,8 +131,9 @@ impl Plan {
             true => Some(options.model.clone()),
             false => options.draft_model.filter(|_| drafter.has_model()),
         };
-        let Options { model, weight_type, cache_type, cache_bytes, context_length, adapters, .. } =
-            options;
+        let Options {
+            model, weight_type, cache_type, cache_bytes, context_length, adapters, ..
+        } = options;
         Ok(Self {
             model,
             draft_model,

@@ -4,8 +4,8 @@ use crate::engine::Engine;
 use crate::error::ForerunError;
 use crate::request::{Request, RequestError};
 use forerun_core::{
-    AdapterId, Job, JobOutput, Role, Sampling, SamplingOptions, ScoreJob, SequenceId, TokenId, TokenLogprob,
-    TokenTree, node_of_row,
+    AdapterId, Job, JobOutput, Role, Sampling, SamplingOptions, ScoreJob, SequenceId, TokenId,
+    TokenLogprob, TokenTree, node_of_row,
 };
 use forerun_decode::DecodeError;
 use forerun_runtime::{Canceller, ClusterHandle};

@@ -9,7 +9,8 @@ use crate::registry::DrafterKind;
 use forerun_cache::PoolUsage;
 use forerun_core::Role;
 use forerun_cpu::{
-    AdapterWeights, CpuPages, Exchange, ExclusiveDevice, PipelineParallelModel, Team, Transformer, Weights,
+    AdapterWeights, CpuPages, Exchange, ExclusiveDevice, PipelineParallelModel, Team, Transformer,
+    Weights,
 };
 use forerun_decode::PearlSchedule;
 use forerun_formats::FeatureSource;
@@ -219,8 +220,8 @@ impl WorkerModels {
     fn on_team(&self, team: &Arc<Team>) -> Result<Transformer, String> {
         let Loaded { target, adapters, features, .. } = &*self.loaded;
         let target = target.as_ref().ok_or("the target is not loaded in this process")?;
-        let whole = Transformer::new(Arc::clone(target), Arc::clone(team))
-            .with_adapters(adapters.clone());
+        let whole =
+            Transformer::new(Arc::clone(target), Arc::clone(team)).with_adapters(adapters.clone());
         Ok(match features.clone() {
             Some(features) => whole.with_features(features),
             None => whole,

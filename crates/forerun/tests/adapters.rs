@@ -1,9 +1,9 @@
 //! Adapters compared with PEFT (`scripts/goldens/make_adapters.py`): logits and greedy tokens.
 
 use crate::families::{assert_rows, checkpoint, folder as families, goldens_of};
-use forerun::checkpoint::{Checkpoint, WeightType};
+use forerun::checkpoint::{Checkpoint, NamedAdapter};
 use forerun::cpu::{Team, Weights};
-use forerun::{Engine, NamedAdapter, Options, Plan, Request};
+use forerun::{Engine, Options, Plan, Request, WeightType};
 use forerun_core::{AdapterId, SequenceId, TokenTree};
 use forerun_cpu::{AdapterWeights, Isa, Transformer};
 use forerun_formats::Adapter;
@@ -65,11 +65,9 @@ fn formats_of_models_and_adapters_mix() {
 #[test]
 fn requests_choose_adapters() {
     for family in ADAPTERS {
-        let adapters =
-            vec![NamedAdapter { name: "one".into(), path: folder().join(family) }];
+        let adapters = vec![NamedAdapter { name: "one".into(), path: folder().join(family) }];
         let weight_type = Some(WeightType::F32.into());
-        let options =
-            Options { adapters, weight_type, ..Options::new(families().join(family)) };
+        let options = Options { adapters, weight_type, ..Options::new(families().join(family)) };
         let engine = Engine::open(options).unwrap();
         for (name, goldens) in
             [(None, families().join(family)), (Some("one"), folder().join(family))]

@@ -17,14 +17,14 @@ use cells::{
     Cell, ExtraDrafter, cell, cells, cells_on_tokens, easyspec_cells, models_of, parallel_cells,
     speculative_cells, speculator_cells, with_few_texts,
 };
-use forerun::checkpoint::{Checkpoint, Config, Family};
+use forerun::checkpoint::{Checkpoint, Config, Family, NamedAdapter};
 use forerun::cpu::Isa;
 use forerun::draft::{DraftContext, Drafter, DrafterEntry, DrafterTraits, EasySpec, ModelError};
 use forerun::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry, Need};
 use forerun::placement::available_cores;
 use forerun::{
     AdditionalDrafter, Answer, CacheType, DraftTokens, DrafterKind, DrafterOptions, Engine, Finish,
-    Lookup, Method, MethodOptions, NamedAdapter, Options, Plan, Request, Statistics, TokenId, TokenLogprob, Tree,
+    Lookup, Method, MethodOptions, Options, Plan, Request, Statistics, TokenId, TokenLogprob, Tree,
     Verification,
 };
 use forerun_core::testing::env_number;
@@ -656,8 +656,7 @@ fn targets_with_adapters_give_their_tokens() {
             let prompt = pair.tokenizer().encode(&pair.prompts[index]).unwrap();
             for request in requests(index) {
                 let texts = [None, Some("1"), Some("2")].map(|name| {
-                    let request =
-                        Request { adapter: name.map(str::to_owned), ..request.clone() };
+                    let request = Request { adapter: name.map(str::to_owned), ..request.clone() };
                     let expected = answer(&plain, &prompt, &request);
                     let answer = answer(&engine, &prompt, &request);
                     assert_eq!(answer.tokens, expected.tokens, "{method}, {request:?}");

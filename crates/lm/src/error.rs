@@ -38,7 +38,9 @@ pub enum ModelError {
     #[error("token {token} is not in the model's vocabulary of {vocab_size} tokens")]
     Token { token: TokenId, vocab_size: usize },
     /// The model has no such adapter.
-    #[error("the model has no adapter {0}: start every worker of the target with the same adapters")]
+    #[error(
+        "the model has no adapter {0}: start every worker of the target with the same adapters"
+    )]
     Adapter(u32),
     /// Features were requested from a model that does not store any.
     #[error(

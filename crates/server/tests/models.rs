@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::*;
-use forerun::{Engine, Loader, NamedAdapter, Options, Plan, Request};
+use forerun::checkpoint::NamedAdapter;
+use forerun::{Engine, Loader, Options, Plan, Request};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_adapter, write_random_checkpoint,
@@ -301,10 +302,7 @@ fn adapters_are_models_of_their_own() {
         engine.complete("Once", &request).unwrap().text
     });
     assert!(expected[0] != expected[1] && expected[1] != expected[2]);
-    let adapted = ModelOptions {
-        plan: Plan::new(options).unwrap(),
-        ..model("base", base.path())
-    };
+    let adapted = ModelOptions { plan: Plan::new(options).unwrap(), ..model("base", base.path()) };
     let server = serve_models(Models::new(vec![adapted.clone()], None, None).unwrap());
     std::thread::scope(|scope| {
         for round in 0..12 {

@@ -4,9 +4,10 @@ use super::ModelArguments;
 use super::headings::{DEVICES, DRAFTING, EASYSPEC, MODEL};
 use super::values::{self, ChosenCacheType, ChosenTypes, layer_groups};
 use clap::Args;
+use forerun::checkpoint::NamedAdapter;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
-    ModelSource, NamedAdapter, PearlOptions, Placement, Tree,
+    ModelSource, PearlOptions, Placement, Tree,
 };
 use forerun_bench::pacing;
 

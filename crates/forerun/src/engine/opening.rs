@@ -47,7 +47,8 @@ impl OpenedPlan {
             return Err(ForerunError::OnlyEmbeddings { model: plan.model().clone() });
         }
         let adapters = plan.adapters().iter().map(|NamedAdapter { path, .. }| {
-            let (config, architecture) = (target.checkpoint.config(), target.checkpoint.architecture());
+            let (config, architecture) =
+                (target.checkpoint.config(), target.checkpoint.architecture());
             let adapter = Adapter::open(path, config, architecture)?;
             Ok::<_, ForerunError>(Arc::new(AdapterWeights::pack(&adapter, architecture)))
         });

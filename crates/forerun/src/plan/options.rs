@@ -1,6 +1,8 @@
 //! The options of a plan.
 
-use super::{AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, MethodOptions, NamedAdapter, Tree};
+use super::{
+    AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, MethodOptions, NamedAdapter, Tree,
+};
 use crate::model_source::ModelSource;
 use forerun_formats::{CacheType, WeightTypes};
 use forerun_runtime::Placement;

@@ -91,8 +91,7 @@ impl AdapterFile for GgufAdapter<'_> {
             let (expected, found) = (stored.shape.clone(), found.shape.clone());
             return Err(LoadError::Shape { file, tensor, expected, found });
         }
-        let whole =
-            TensorRows::plain(&self.file, tensor, found.bytes.clone(), found.dtype, shape);
+        let whole = TensorRows::plain(&self.file, tensor, found.bytes.clone(), found.dtype, shape);
         Ok(TensorRows { layout: stored.layout, ..whole })
     }
 }
