@@ -43,7 +43,7 @@ impl AdapterWeights {
         let mut layers: Vec<[Vec<PackedUpdate>; 4]> = Vec::new();
         layers.resize_with(architecture.layers.len(), Default::default);
         for LowRankUpdate { layer, tensor, rank, down, up } in &adapter.updates {
-            let projections = LayerTensor::PROJECTIONS.iter().zip(&mut layers[*layer]);
+            let projections = LayerTensor::PROJECTIONS.into_iter().zip(&mut layers[*layer]);
             for (tensors, updates) in projections.filter(|(tensors, _)| tensors.contains(tensor)) {
                 let before = tensors.iter().take_while(|other| *other != tensor);
                 let stored = before

@@ -44,8 +44,8 @@ pub(super) fn check(adapters: &[NamedAdapter], placement: &Placement) -> Result<
         }
     }
     let on_cores = |replica| {
-        let groups = placement.target(replica).map(|groups| groups.as_slice());
-        matches!(groups, Some([DeviceGroup::Cores(_)]))
+        let groups = placement.target(replica);
+        groups.is_some_and(|groups| matches!(groups.as_slice(), [DeviceGroup::Cores(_)]))
     };
     if adapters.is_empty() || (0..placement.replicas()).all(on_cores) {
         return Ok(());

@@ -263,13 +263,14 @@ fn key_of(request: &Request) -> Option<&str> {
 /// Describes a model, or its adapter with this name. It may read files.
 fn description(entry: &Entry, name: &str, started: SystemTime) -> Value {
     let is_adapter = name != entry.name();
+    let aliases = if is_adapter { &[][..] } else { &entry.options().aliases[..] };
     json!({
         "id": name,
         "object": "model",
         "created": unix_seconds(started),
         "owned_by": "forerun",
         "max_model_len": entry.context_length(),
-        "aliases": if is_adapter { &[] } else { &entry.options().aliases[..] },
+        "aliases": aliases,
         "parent": is_adapter.then(|| entry.name()),
     })
 }

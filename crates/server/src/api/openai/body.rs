@@ -277,7 +277,7 @@ impl Body {
     /// Returns the answers to generate for a chat completion.
     pub(crate) fn chat(&self, model: &Model) -> Result<Prepared, ApiError> {
         self.check()?;
-        let (forerun, template) = (model.generator.forerun(), &model.template);
+        let (forerun, template) = (model.generator.forerun(), &*model.template);
         let choice = self.tools.choice()?;
         let mut messages = self.messages(template)?;
         let mut arguments = TemplateArguments {
