@@ -3,7 +3,7 @@
 use crate::families::{assert_rows, checkpoint, folder as families, goldens_of};
 use forerun::checkpoint::{Checkpoint, NamedAdapter};
 use forerun::cpu::{Team, Weights};
-use forerun::{Engine, Options, Plan, Request, WeightType};
+use forerun::{Engine, Options, Plan, Request, TokenId, WeightType};
 use forerun_core::{AdapterId, SequenceId, TokenTree};
 use forerun_cpu::{AdapterWeights, Isa, Transformer};
 use forerun_formats::Adapter;
@@ -62,6 +62,18 @@ fn formats_of_models_and_adapters_mix() {
     assert_adapter("llama3", &checkpoint("llama3"), &adapter.join("adapter.gguf"));
 }
 
+fn answer(
+    engine: &Engine,
+    prompt: &[TokenId],
+    adapter: Option<&str>,
+) -> Result<Vec<TokenId>, String> {
+    let adapter = adapter.map(str::to_owned);
+    let request = Request { max_tokens: 200, ignore_eos: true, adapter, ..Request::default() };
+    let go_on = |_: &str| ControlFlow::Continue(());
+    let answer = engine.generate_tokens(prompt.to_vec(), &request, go_on);
+    answer.map(|answer| answer.tokens).map_err(|error| error.to_string())
+}
+
 #[test]
 fn requests_choose_adapters() {
     for family in ADAPTERS {
@@ -69,21 +81,14 @@ fn requests_choose_adapters() {
         let weight_type = Some(WeightType::F32.into());
         let options = Options { adapters, weight_type, ..Options::new(families().join(family)) };
         let engine = Engine::open(options).unwrap();
-        for (name, goldens) in
-            [(None, families().join(family)), (Some("one"), folder().join(family))]
-        {
-            for golden in goldens_of(&goldens) {
-                let adapter = name.map(str::to_owned);
-                let request =
-                    Request { max_tokens: 200, ignore_eos: true, adapter, ..Request::default() };
-                let go_on = |_: &str| ControlFlow::Continue(());
-                let answer = engine.generate_tokens(golden.prompt, &request, go_on).unwrap();
-                assert_eq!(answer.tokens, golden.generated, "{family}, {name:?}");
+        for (name, goldens) in [(None, families()), (Some("one"), folder())] {
+            for golden in goldens_of(&goldens.join(family)) {
+                let tokens = answer(&engine, &golden.prompt, name).unwrap();
+                assert_eq!(tokens, golden.generated, "{family}, {name:?}");
             }
         }
-        let request = Request { adapter: Some("two".into()), ..Request::default() };
-        let error = engine.complete("1", &request).unwrap_err().to_string();
-        assert_eq!(error, "`adapter` is \"two\", but it must be one of one");
+        let unknown = answer(&engine, &[1], Some("two")).unwrap_err();
+        assert_eq!(unknown, "`adapter` is \"two\", but it must be one of one");
     }
 }
 
@@ -91,17 +96,15 @@ fn requests_choose_adapters() {
 fn what_adapters_cannot_do_is_refused_with_a_way_out() {
     let open = |family: &str, adapters: &[&str]| {
         let adapters = adapters.iter().map(|text| text.parse().unwrap()).collect();
-        let options = Options { adapters, ..Options::new(families().join(family)) };
-        Engine::open(options).err().unwrap().to_string()
+        Engine::open(Options { adapters, ..Options::new(families().join(family)) })
     };
+    let refused =
+        |family: &str, adapters: &[&str]| open(family, adapters).err().unwrap().to_string();
     let path = folder().join("llama3").display().to_string();
-    let other = open("qwen3", &[&path]);
-    assert!(other.contains("q_proj.lora_A.weight") && other.contains("shape"), "{other}");
-    let mixture = open("mixtral", &[&path]);
-    assert!(mixture.contains("the adapter's tensor") && mixture.contains("mixtral"), "{mixture}");
-    let missing = open("llama3", &["none=nowhere"]);
-    assert!(missing.contains("nowhere"), "{missing}");
-    let twice = open("llama3", &[&path, &path]);
+    let mixture = refused("mixtral", &[&path]);
+    assert!(mixture.contains("the adapter's tensor `base_model.") && mixture.contains(".mlp."));
+    assert!(refused("llama3", &["none=nowhere"]).contains("nowhere"));
+    let twice = refused("llama3", &[&path, &path]);
     assert!(twice.contains("\"llama3\"") && twice.contains("NAME="), "{twice}");
     let options = Options {
         adapters: vec![path.parse().unwrap()],
@@ -110,8 +113,7 @@ fn what_adapters_cannot_do_is_refused_with_a_way_out() {
     };
     let ranks = Plan::new(options).unwrap_err().to_string();
     assert!(ranks.contains("target=rank:0") && ranks.contains("merge the adapter"), "{ranks}");
-    let plain = Engine::open(Options::new(families().join("llama3"))).unwrap();
-    let request = Request { adapter: Some("one".into()), ..Request::default() };
-    let error = plain.complete("1", &request).unwrap_err().to_string();
+    let plain = open("llama3", &[]).unwrap();
+    let error = answer(&plain, &[1], Some("one")).unwrap_err();
     assert!(error.contains("set `adapters`"), "{error}");
 }
