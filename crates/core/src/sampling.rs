@@ -140,7 +140,7 @@ pub struct Sampling {
     pub constraint: Option<Constraint>,
     /// The token sequences of `dry.sequence_breakers`, sorted.
     pub dry_breakers: Arc<[Vec<TokenId>]>,
-    /// The adapter with which the target computes the logits. Drafters have none.
+    /// The adapter with which the target computes its logits and features.
     pub adapter: Option<AdapterId>,
 }
 

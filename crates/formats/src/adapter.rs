@@ -4,7 +4,8 @@
 use crate::architecture::Architecture;
 use crate::checkpoint::gguf::GgufAdapter;
 use crate::checkpoint::{
-    LayerTensor, NamedTensors, RowLayout, StoredAs, Tensor, TensorRows, read_text,
+    LayerTensor, NamedTensors, RowLayout, StoredAs, Tensor, TensorRows, names_in_multimodal,
+    read_text,
 };
 use crate::config::Config;
 use crate::json_options::JsonOptions;
@@ -176,10 +177,10 @@ impl<'a> PeftAdapter<'a> {
         let options = JsonOptions::parse(&read_text(&file)?, &file)?;
         options.check_supported("peft_type", "\"LORA\"", |value| value == "LORA")?;
         options.check_supported("bias", "\"none\"", |value| value == "none")?;
-        let initial = "true, \"gaussian\" and \"eva\": others change the model itself, so let PEFT \
+        let initial = "true, \"gaussian\", \"orthogonal\" and \"eva\": others change the model itself, so let PEFT \
                        convert the adapter when it saves it (path_initial_model_for_weight_conversion)";
         options.check_supported("init_lora_weights", initial, |value| {
-            value.is_boolean() || value == "gaussian" || value == "eva"
+            value.is_boolean() || ["gaussian", "orthogonal", "eva"].iter().any(|one| value == one)
         })?;
         for option in [
             "use_dora",
@@ -217,7 +218,12 @@ impl AdapterFile for PeftAdapter<'_> {
 
     fn pair(&self, stored: &str) -> [String; 2] {
         let module = stored.strip_suffix(".weight").unwrap_or(stored);
-        ["A", "B"].map(|matrix| format!("base_model.model.{module}.lora_{matrix}.weight"))
+        let pair = |module: &str| {
+            ["A", "B"].map(|matrix| format!("base_model.model.{module}.lora_{matrix}.weight"))
+        };
+        let in_multimodal = names_in_multimodal(module).map(|module| pair(&module));
+        let found = in_multimodal.into_iter().find(|[a, _]| self.tensors.shape(a).is_some());
+        found.unwrap_or_else(|| pair(module))
     }
 
     fn scale(&self, rank: usize) -> f32 {

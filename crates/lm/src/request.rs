@@ -33,7 +33,7 @@ pub struct ForwardRequest<'a> {
     pub first_row: usize,
     /// What is read of the requested rows. The model may return whole rows all the same.
     pub rows_for: RowUse,
-    /// The adapter of the model's projections, if there is one.
+    /// The adapter of the model's projections, or of the target that computed `features`.
     pub adapter: Option<AdapterId>,
     /// The order in which the layers are computed.
     pub order: LayerOrder<'a>,

@@ -2,7 +2,9 @@
 
 use crate::draft_logits::HeadOutputs;
 use crate::forward::{Forward, Outcomes, OutputRows, Pass, SequencePass, no_storage};
-use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, SequenceCache};
+use forerun_cache::{
+    CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, Root, SequenceCache,
+};
 use forerun_core::{AdapterId, Node, SequenceId, TokenTree};
 use forerun_formats::{Architecture, Input};
 use forerun_lm::{
@@ -133,7 +135,8 @@ impl<F: Forward> CachedTransformer<F> {
         prefill_rows: usize,
     ) -> Result<Option<PlannedPass<'a>>, ModelError> {
         let request = entry.request;
-        let ForwardRequest { sequence, tokens, tree, .. } = request;
+        let ForwardRequest { sequence, tokens, tree, adapter, .. } = request;
+        self.pool.set_root(sequence, Root { adapter, ..Root::default() });
         let rows_done = entry.progress.rows(self.vocab_size());
         let mut step = Step {
             tokens: tokens.len(),
@@ -341,7 +344,6 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
                 entry.complete(Err(ModelError::Adapter(missing)));
                 continue;
             }
-            self.pool.set_root(sequence, adapter.map(|adapter| adapter.0));
             self.pool.protect_states(sequence);
         }
         let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);

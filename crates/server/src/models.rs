@@ -71,8 +71,8 @@ pub enum ModelsError {
 /// The models of a server.
 pub struct Models {
     entries: Vec<Arc<Entry>>,
-    /// The model of requests that name none, or an unknown one.
-    default: Option<usize>,
+    /// The name of the model or adapter of requests that name none, or an unknown one.
+    default: Option<String>,
     /// The most bytes of the weights and full caches of all loaded models.
     memory_bytes: Option<u64>,
     /// Who has it may load and unload models.
@@ -180,9 +180,10 @@ impl Models {
             return Err(ModelsError::None);
         }
         if let Some(name) = default {
-            let found = models.entries.iter().position(|entry| entry.has_name(name));
             let wrong = || ModelsError::Default { default: name.to_owned(), names: models.names() };
-            models.default = Some(found.ok_or_else(wrong)?);
+            let entry = models.named(name).map_err(|_| wrong())?;
+            let own = entry.names().find(|own| *own == name).unwrap_or(entry.name());
+            models.default = Some(own.to_owned());
         }
         Ok(models)
     }
@@ -220,7 +221,7 @@ impl Models {
 
     /// Returns the name of the default model, or of the first one.
     pub(crate) fn first(&self) -> &str {
-        self.entries[self.default.unwrap_or(0)].name()
+        self.default.as_deref().unwrap_or_else(|| self.entries[0].name())
     }
 
     fn names(&self) -> String {
@@ -235,14 +236,18 @@ impl Models {
         named.ok_or_else(|| LendError::Unknown { name: name.to_owned(), names: self.names() })
     }
 
+    /// Returns the name that a request means: the default for none, or for an unknown one.
+    fn meant<'a>(&'a self, name: Option<&'a str>) -> Option<&'a str> {
+        let Some(default) = self.default.as_deref() else { return name };
+        name.filter(|name| self.named(name).is_ok()).or(Some(default))
+    }
+
     /// Returns the model of a request.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<&Arc<Entry>, LendError> {
-        let default = self.default.map(|index| &self.entries[index]);
-        match (name, default, &self.entries[..]) {
-            (Some(name), None, _) => self.named(name),
-            (Some(name), Some(default), _) => Ok(self.named(name).unwrap_or(default)),
-            (None, Some(entry), _) | (None, None, [entry]) => Ok(entry),
-            (None, None, _) => Err(LendError::Unnamed(self.names())),
+        match (self.meant(name), &self.entries[..]) {
+            (Some(name), _) => self.named(name),
+            (None, [entry]) => Ok(entry),
+            (None, _) => Err(LendError::Unnamed(self.names())),
         }
     }
 
@@ -252,7 +257,8 @@ impl Models {
         name: Option<&str>,
         patience: Patience,
     ) -> Result<Arc<Lease>, LendError> {
-        let (asked, entry) = (Instant::now(), self.find(name)?);
+        let (asked, name) = (Instant::now(), self.meant(name));
+        let entry = self.find(name)?;
         if let Some(lease) = entry.lease(asked) {
             return Ok(Arc::new(lease.named(name)));
         }

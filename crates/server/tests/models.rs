@@ -322,6 +322,10 @@ fn adapters_are_models_of_their_own() {
     let unknown = ask(&server, Some("c"));
     assert_eq!(unknown.status, 404);
     assert!(unknown.body.contains("\\\"base\\\", \\\"a\\\", \\\"b\\\""), "{}", unknown.body);
+    let with_default = Models::new(vec![adapted.clone()], Some("b"), None).unwrap();
+    let with_default = serve_models(with_default);
+    assert_eq!(ask(&with_default, Some("c")).json()["model"], "b");
+    assert_eq!(ask(&with_default, None).json()["model"], "b");
     let same = ModelOptions { name: "a".into(), ..adapted };
     assert!(Models::new(vec![same], None, None).is_err());
 }

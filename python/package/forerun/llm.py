@@ -620,22 +620,27 @@ class LLM:
 
 
 def _path(name: str, value: object) -> str | None:
+    """Return a path or a name as text, if there is one."""
+    return None if value is None else _required_path(name, value)
+
+
+def _required_path(name: str, value: object) -> str:
     """Return a path or a name as text."""
-    if value is None or isinstance(value, str):
+    if isinstance(value, str):
         return value
     if isinstance(value, PathLike):
         return str(value)
     raise _check.wrong_type(name, value, "a text or a path")
 
 
-def _adapters(given: object) -> list[tuple[str, str | None]]:
+def _adapters(given: object) -> list[tuple[str, str]]:
     """Return the names and paths of adapters."""
     if given is None:
         return []
     if not isinstance(given, Mapping):
         raise _check.wrong_type("adapters", given, "a dictionary of names and paths")
     named = [(_check.text("adapters", name), path) for name, path in given.items()]
-    return [(name, _path(f"adapters[{name!r}]", path)) for name, path in named]
+    return [(name, _required_path(f"adapters[{name!r}]", path)) for name, path in named]
 
 
 def _text_or_integer(name: str, value: object) -> str:

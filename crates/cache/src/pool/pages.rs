@@ -1,5 +1,6 @@
 //! The pages of a pool: which sequences use them, and what is published on them.
 
+use super::sequence_cache::Root;
 use super::slots::Slots;
 use crate::page::PageId;
 use crate::states::StateId;
@@ -21,7 +22,7 @@ pub(super) struct ContentId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Before {
     /// Nothing but what all rows depend on (see [`CachePool::set_root`](super::CachePool::set_root)).
-    Root(Option<u32>),
+    Root(Root),
     Page(ContentId),
 }
 
@@ -69,7 +70,7 @@ impl Pages {
 
     pub(super) fn publish(&mut self, id: PageId, key: ContentKey) {
         let (before, has_root) = match key.0 {
-            Before::Root(root) => (None, root.is_some()),
+            Before::Root(root) => (None, root != Root::default()),
             Before::Page(before) => (Some(before.number), before.has_root),
         };
         let content = ContentId { number: self.next_content, has_root };

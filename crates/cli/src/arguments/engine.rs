@@ -21,7 +21,7 @@ pub struct EngineArguments {
     ///
     /// `serve` takes several, and offers each as a model of its own: by its NAME, or the name of its
     /// folder or file. Text is that of the adapted model; drafters stay as they are.
-    #[arg(long, alias = "lora-modules", value_name = "[NAME=]PATH", help_heading = MODEL)]
+    #[arg(long, value_name = "[NAME=]PATH", help_heading = MODEL)]
     pub(crate) lora: Vec<NamedAdapter>,
 
     /// Draft model: a smaller model, or a drafter trained for the target.

@@ -9,7 +9,7 @@ use crate::loader::Loader;
 use crate::memory;
 use crate::open_model::OpenModel;
 use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
-use crate::plan::{NamedAdapter, Plan};
+use crate::plan::{NamedAdapter, Plan, PlanError};
 use crate::ranks::RankPart;
 use crate::workers::{Loaded, worker_specs};
 use forerun_core::Role;
@@ -44,7 +44,14 @@ impl OpenedPlan {
         let config = config(plan, &target)?;
         let mut drafters = OpenDrafter::all(plan, &target, loader)?;
         if config.pooling.is_some() && !plan.adapters().is_empty() {
-            return Err(ForerunError::OnlyEmbeddings { model: plan.model().clone() });
+            return Err(PlanError::conflict(
+                format!(
+                    "the model {} gives embeddings, which adapters cannot change",
+                    plan.model()
+                ),
+                "leave `adapters` out",
+            )
+            .into());
         }
         let adapters = plan.adapters().iter().map(|NamedAdapter { path, .. }| {
             let (config, architecture) =

@@ -191,7 +191,8 @@ impl Entry {
 impl Lease {
     /// Returns the lease for requests with this name, which may be that of an adapter.
     pub(super) fn named(mut self, name: Option<&str>) -> Self {
-        let adapter = self.entry.names().skip(1).find(|own| Some(*own) == name);
+        let is_it = |own: &&str| Some(*own) == name && *own != self.entry.name();
+        let adapter = self.entry.names().find(is_it);
         if let Some(adapter) = adapter.map(str::to_owned) {
             let (name, adapter) = (adapter.clone(), Some(adapter));
             self.model = Arc::new(Model { name, adapter, ..(*self.model).clone() });

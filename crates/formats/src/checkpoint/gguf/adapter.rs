@@ -47,6 +47,13 @@ impl<'a> GgufAdapter<'a> {
             let expected = format!("one of {}", GgufArchitecture::all_names());
             metadata.invalid("general.architecture", &expected)
         })?;
+        // Other architectures have the same names of tensors.
+        if gguf.family != config.family
+            && let Some(own) = GgufArchitecture::of(config.family)
+        {
+            let expected = format!("{:?}, that of the model", own.name);
+            return Err(metadata.invalid("general.architecture", &expected));
+        }
         let alpha = metadata.f32("adapter.lora.alpha")?.unwrap_or(0.0);
         let tensors = head.tensors;
         Ok(Self { file, gguf, config, architecture, tensors, alpha })
