@@ -209,7 +209,7 @@ impl GgufArchitecture {
         Some(found.next().filter(|_| has_experts).unwrap_or(first))
     }
 
-    /// Returns the architecture of a family that no other one's files hold.
+    /// Returns the first architecture of a family; some are only stored as another family's.
     pub(super) fn of(family: Family) -> Option<&'static Self> {
         ARCHITECTURES.iter().find(|architecture| architecture.family == family)
     }
