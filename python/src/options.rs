@@ -1,6 +1,7 @@
 //! The options of an engine, as Python passes them.
 
 use crate::errors::{of_engine, value_error};
+use forerun::checkpoint::NamedAdapter;
 use forerun::{
     DrafterOptions, Engine, LayerStrategy, Loader, MethodOptions, ModelSource, Options, Plan,
     Progress, Step, Tree,
@@ -17,6 +18,7 @@ use std::str::FromStr;
 #[pyo3(from_item_all)]
 pub(crate) struct EngineOptions {
     model: Option<String>,
+    adapters: Vec<(String, String)>,
     draft_model: Option<String>,
     method: Option<String>,
     drafter: Option<String>,
@@ -75,6 +77,10 @@ fn layers(text: &str) -> PyResult<LayerStrategy> {
     }
 }
 
+fn adapter(name: &str, path: &str) -> NamedAdapter {
+    NamedAdapter { name: name.to_owned(), path: path.into() }
+}
+
 impl EngineOptions {
     fn uses_demonstration(&self) -> bool {
         self.model.as_deref().is_none_or(|model| model == "demo" && !Path::new(model).exists())
@@ -112,6 +118,7 @@ impl EngineOptions {
         let also_draft = self.also_draft.iter().map(|text| parse("also_draft", text));
         Ok(Options {
             model: model.unwrap_or_default(),
+            adapters: self.adapters.iter().map(|(name, path)| adapter(name, path)).collect(),
             draft_model,
             method: method.map_err(value_error)?,
             drafter: drafter.map_err(value_error)?,

@@ -40,6 +40,7 @@ pub(crate) struct Params {
     verify: String,
     draft_tokens: Option<usize>,
     tree: Option<String>,
+    adapter: Option<String>,
 }
 
 /// The attributes of a `StructuredOutputsParams`. One of them is set.
@@ -124,6 +125,7 @@ impl Params {
                 Some(tree) => tree.parse().map_err(value_error)?,
             },
             grammar,
+            adapter: self.adapter,
         };
         request.validate().map_err(value_error)?;
         Ok(request)

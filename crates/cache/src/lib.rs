@@ -18,7 +18,7 @@ mod usage;
 
 pub use index::{CacheHit, CacheIndex, Keep};
 pub use page::{HeldRows, PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StorageError};
-pub use pool::{CachePool, SequenceCache};
+pub use pool::{CachePool, Root, SequenceCache};
 pub use states::{
     ANCHOR_ROWS, KEPT_OUTPUT_ROWS, RECENT_STATES, SHORT_PASS_ROWS, StateBefore, StateId, StateStep,
 };

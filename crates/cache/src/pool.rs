@@ -20,7 +20,7 @@ use crate::states::ANCHOR_ROWS;
 use crate::usage::PoolUsage;
 use forerun_core::{Node, SequenceId, TokenId, TokenTree};
 use pages::Pages;
-pub use sequence_cache::SequenceCache;
+pub use sequence_cache::{Root, SequenceCache};
 use slots::Slots;
 use states::States;
 use std::collections::HashMap;
@@ -317,12 +317,13 @@ impl<S: PageStorage> CachePool<S> {
         }
     }
 
-    /// Declares that the rows of a sequence also depend on a token before the first slot. Drops its
-    /// rows if they belong to another one.
-    pub fn set_root(&mut self, sequence: SequenceId, root: TokenId) {
-        if self.sequences.get(&sequence).is_none_or(|cache| cache.root != Some(root)) {
+    /// Declares what the rows of a sequence depend on beside its tokens, and drops its rows if they
+    /// depend on something else. A pass that makes room may drop a sequence with its root, so each
+    /// request declares it before [`CachePool::seek`].
+    pub fn set_root(&mut self, sequence: SequenceId, root: Root) {
+        if self.sequences.get(&sequence).map(|cache| cache.root).unwrap_or_default() != root {
             self.release(sequence);
-            let cache = SequenceCache { root: Some(root), ..SequenceCache::default() };
+            let cache = SequenceCache { root, ..SequenceCache::default() };
             self.sequences.insert(sequence, cache);
         }
     }

@@ -169,6 +169,7 @@ impl KnownAnswers {
             randomness,
             constraint: None,
             dry_breakers: Arc::default(),
+            adapter: None,
         };
         // Drafts get shorter only near the end of an answer.
         let limits = Limits { max_tokens: 1 << 16, context_length: KNOWN_CONTEXT, eos: Vec::new() };

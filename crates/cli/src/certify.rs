@@ -69,6 +69,7 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
         temperature,
         seed,
     };
+    arguments.engine.refuse_adapters()?;
     let engine = options(&arguments.engine)?;
     let certifier = Certifier::open(certify, &engine, loader, canceller)?;
     let mut task = None;

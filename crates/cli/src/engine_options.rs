@@ -15,7 +15,21 @@ impl EngineArguments {
     /// If options contradict each other, or do not fit this machine.
     pub fn plan(&mut self) -> anyhow::Result<Plan> {
         demonstration(self)?;
+        self.refuse_adapters()?;
         Ok(Plan::new(options(self)?)?)
+    }
+
+    /// Refuses adapters, for a command whose requests choose none.
+    ///
+    /// # Errors
+    /// If there are any.
+    pub(crate) fn refuse_adapters(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.lora.is_empty(),
+            "--lora is for generate, run, chat, distill and serve: leave it out here, or merge the \
+             adapter into the model"
+        );
+        Ok(())
     }
 
     /// Returns what loads the models as the options say. It reports its progress on standard error.

@@ -8,7 +8,9 @@ use crate::arguments::Arguments;
 use clap::{Command, CommandFactory};
 
 /// Fields whose flag is spelt differently.
-const OTHER_NAMES: [(&str, &str); 9] = [
+const OTHER_NAMES: [(&str, &str); 11] = [
+    ("adapters", "lora"),
+    ("adapter", "lora"),
     ("weight_type", "dtype"),
     ("cache_type", "kv-type"),
     ("additional_drafters", "also-draft"),

@@ -10,7 +10,7 @@ use clap::{Command, Error};
 use std::ffi::OsString;
 
 /// What stands in place of other engines' options.
-const OTHERS: [(&str, &str); 34] = [
+const OTHERS: [(&str, &str); 35] = [
     ("-ngl", "use --gpu-layers N, or --placement target=gpu:0 for all layers"),
     ("-md", "use --draft-model MODEL"),
     (
@@ -33,6 +33,7 @@ const OTHERS: [(&str, &str); 34] = [
         "use --kv-type TYPE, for keys and values",
     ),
     ("--quantization", "use --dtype TYPE, or name a quantized file"),
+    ("--lora-modules", "use --lora NAME=PATH, once for each adapter"),
     ("-hf -hfr", "name the model by its hub id, such as owner/name:Q4_K_M"),
     (
         "-tp --tensor-parallel-size -pp --pipeline-parallel-size",
@@ -222,6 +223,7 @@ mod tests {
             ("chat demo -temp 0.7", "-temp: use --temp"),
             ("run demo -top-k=40", "-top-k: use --top-k"),
             ("run -hf owner/name", "-hf: name the model"),
+            ("run demo --lora-modules a=x b=y", "--lora-modules: use --lora"),
             ("run demo -p Why?", "-p: write the prompt after the model"),
             ("chat demo --prompt=Why?", "--prompt: write the prompt after the model"),
             ("run demo -s 3", "-s: use --seed"),
@@ -272,7 +274,7 @@ mod tests {
         for (line, meant, other) in [
             ("run demo --temprature 1", "'--temperature'", None),
             ("run demo --max-tokenz 3", "'--max-tokens'", None),
-            ("run demo --lora x", "'--lora'", Some("tip")),
+            ("run demo --mmproj x", "'--mmproj'", Some("tip")),
             ("run demo --dynatemp 0", "'--dynatemp'", Some("tip")),
             ("chat demo hello", "use forerun run MODEL \"text\"", None),
         ] {

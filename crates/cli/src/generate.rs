@@ -365,6 +365,11 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
         draft_tokens: None,
         tree: forerun::Tree::None,
         grammar: grammar(&arguments.structure)?,
+        adapter: match &arguments.engine.lora[..] {
+            [] => None,
+            [only] => Some(only.name.clone()),
+            _ => bail!("--lora was given several times: give one adapter (serve takes several)"),
+        },
     })
 }
 
@@ -429,6 +434,7 @@ pub(crate) fn options(arguments: &EngineArguments) -> Result<Options, PlanError>
     let EngineArguments { method, tree, lookup, pearl, easyspec, .. } = arguments;
     Ok(Options {
         model: arguments.model.get().cloned().unwrap_or_default(),
+        adapters: arguments.lora.clone(),
         draft_model: arguments.draft_model.clone(),
         method: MethodOptions::of(*method, tree.clone(), *lookup, *pearl)?,
         drafter: DrafterOptions::of(

@@ -74,6 +74,7 @@ struct Evidence {
 }
 
 pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
+    arguments.engine.refuse_adapters()?;
     let started = Instant::now();
     let drafts = predicted(&arguments.engine);
     if let Some(file) = arguments.hardware.take() {

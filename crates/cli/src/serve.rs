@@ -50,6 +50,10 @@ fn serve_one(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     check(&arguments)?;
     start_log(&arguments);
     let plan = Plan::new(options(&arguments.engine)?)?;
+    let name = served_name(&arguments);
+    if plan.adapters().iter().any(|adapter| adapter.name == name) {
+        bail!("an adapter and the model have the name {name:?}: give --lora NAME=PATH another one");
+    }
     let server = Server::bind(server_options(&arguments))?;
     let mut loader = progress::loader(arguments.engine.offline, true);
     let (forerun, _) = member.open(&plan, &mut loader)?;
@@ -59,7 +63,6 @@ fn serve_one(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     }
     detail_plan(&forerun);
     let template = forerun.choose_chat_template(arguments.chat_template.as_deref())?;
-    let name = served_name(&arguments);
     let pace = forerun.plan().placement().pace();
     let paced = pace.map_or(String::new(), |pace| format!(", paced as {}", pace.name));
     let models = Models::of_one(&*name, forerun, template, arguments.tool_parser);

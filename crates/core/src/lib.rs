@@ -58,7 +58,7 @@ pub use need::Need;
 pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
 pub use row_logits::{BestTokens, RowLogits, RowUse};
 pub use sampler::Sampler;
-pub use sampling::{Sampling, SamplingError, SamplingOptions, Verification};
+pub use sampling::{AdapterId, Sampling, SamplingError, SamplingOptions, Verification};
 pub use stop_rule::{CONFIDENCE_CLASSES, StopRule, class_of};
 pub use target_feedback::{TargetFeedback, VerifiedDraft};
 pub use tree::{Node, TokenTree, TreeError, node_of_row, row_of};

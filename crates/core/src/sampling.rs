@@ -91,6 +91,10 @@ impl Default for SamplingOptions {
     }
 }
 
+/// The number of one of the target's adapters, which every worker of the target has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AdapterId(pub u32);
+
 /// The sampling options of one answer.
 ///
 /// They apply to a row's logits in this order, for target and drafter alike:
@@ -136,6 +140,8 @@ pub struct Sampling {
     pub constraint: Option<Constraint>,
     /// The token sequences of `dry.sequence_breakers`, sorted.
     pub dry_breakers: Arc<[Vec<TokenId>]>,
+    /// The adapter with which the target computes its logits and features.
+    pub adapter: Option<AdapterId>,
 }
 
 impl Deref for Sampling {
@@ -284,6 +290,7 @@ impl Sampling {
             verification: Verification::Rejection,
             constraint: None,
             dry_breakers: Arc::default(),
+            adapter: None,
         }
     }
 

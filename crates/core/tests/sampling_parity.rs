@@ -83,6 +83,7 @@ impl Draws {
             verification: self.one_of(&[Verification::Rejection, Verification::Coupled]),
             constraint: self.constraint(vocab_size),
             dry_breakers: (*self.one_of(&[&[][..], &[vec![0, 7 % vocab_size as TokenId]]])).into(),
+            adapter: None,
         }
     }
 }

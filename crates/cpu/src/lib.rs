@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
 
+mod adapters;
 mod block_heads;
 pub mod ceiling;
 mod cpu_pages;
@@ -24,6 +25,7 @@ pub mod tensor_parallel;
 pub mod transformer;
 pub mod weights;
 
+pub use adapters::AdapterWeights;
 pub use block_heads::{BlockHeadWeights, CpuBlockHeads};
 pub use cpu_pages::CpuPages;
 pub use heads::{CpuHeads, HeadWeights, SpeculatorWeights};

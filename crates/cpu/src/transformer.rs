@@ -13,6 +13,7 @@ mod rows;
 pub use attention_block::GroupParallelism;
 pub(crate) use observed::{Observed, STATES};
 
+use crate::adapters::AdapterWeights;
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{Activations, NormWeights, add_scaled, divide, linear, norm_rows, soft_cap};
 use crate::team::{SubTeams, Team};
@@ -26,7 +27,7 @@ use forerun_model::{CacheOverflow, Cancelled, Forward, ForwardRest, Pass, PassEr
 use inputs::Inputs;
 use mlp_block::{MlpBlock, Workers};
 use own_inputs::OwnInputs;
-use rows::{Rows, new_tokens};
+use rows::{Adapted, Rows, new_tokens};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,6 +45,7 @@ pub struct Transformer {
     features: Option<FeatureSource>,
     /// The other members that compute the rest of the model, if the weights are a share of it.
     members: Option<Members>,
+    adapters: Vec<Arc<AdapterWeights>>,
 }
 
 /// Buffers that are kept between passes, so that passes stop allocating once the buffers have
@@ -74,8 +76,14 @@ impl Transformer {
     pub fn new(weights: Arc<Weights>, team: Arc<Team>) -> Self {
         let (scratch, sub_teams) = (Scratch::default(), BTreeMap::new());
         let group_parallelism = GroupParallelism::default();
-        let (features, members) = (None, None);
-        Self { weights, team, scratch, sub_teams, group_parallelism, features, members }
+        let (features, members, adapters) = (None, None, Vec::new());
+        Self { weights, team, scratch, sub_teams, group_parallelism, features, members, adapters }
+    }
+
+    /// Returns the same model with adapters, which sequences name by their index.
+    #[must_use]
+    pub fn with_adapters(self, adapters: Vec<Arc<AdapterWeights>>) -> Self {
+        Self { adapters, ..self }
     }
 
     /// Returns the same model, which computes together with the members that have the rest of the
@@ -108,6 +116,10 @@ impl Forward for Transformer {
 
     fn architecture(&self) -> &Architecture {
         self.weights.architecture()
+    }
+
+    fn adapters(&self) -> usize {
+        self.adapters.len()
     }
 
     fn new_storage(&self) -> CpuPages {
@@ -341,7 +353,7 @@ impl Transformer {
         if let LayerOrder::Groups(groups) = pass.order {
             assert_eq!(groups.n_layers(), self.weights.n_layers(), "groups of all layers");
         }
-        let Self { weights, team, scratch, members, .. } = self;
+        let Self { weights, team, scratch, members, adapters, .. } = self;
         let Scratch { hidden, inputs, own_inputs, rows, overflows, collected_features, .. } =
             scratch;
         hidden.clear();
@@ -356,7 +368,7 @@ impl Transformer {
             if earlier.is_none() {
                 inputs.add(weights, team.isa(), sequence, hidden);
             }
-            rows.add(weights, sequence);
+            rows.add(weights, adapters, sequence);
         }
         inputs.fuse(weights, team, hidden);
         if let Some(members) = members {
@@ -385,6 +397,9 @@ impl Transformer {
             blocks.resize_with(layers.len(), AttentionBlock::default);
         }
         let blocks = &mut blocks[..layers.len()];
+        for (block, layer) in blocks.iter_mut().zip(layers.clone()) {
+            block.layer = layer;
+        }
         let mut group = Group { team, sub_teams, input, weights: weights.layers(layers.clone()) };
         group.run(*group_parallelism, layers.start, blocks, storage);
         for (layer, block) in layers.zip(blocks) {
@@ -450,7 +465,8 @@ impl Transformer {
             mlp_convs.before(team, conv, rows.in_blocks(), normed);
         }
         let workers = Workers { team, members: members.as_ref(), widths: &weights.widths };
-        mlp.run(workers, (weights.mlp.as_ref(), weights.experts.as_ref()), (hidden, normed), delta);
+        let parts = (weights.mlp.as_ref(), weights.experts.as_ref());
+        mlp.run(workers, parts, Adapted { rows, layer }, (hidden, normed), delta);
         if let Some(conv) = &weights.mlp_conv {
             mlp_convs.after(team, conv, rows.in_blocks(), delta);
         }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod adapters;
 mod batches;
 mod device;
 mod encoders;

@@ -42,8 +42,9 @@ pub(crate) fn draft_from_features<M: FeatureModel>(
     done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
 ) {
     let request = |index: usize, request| {
-        let features = Some(&contexts[index].feedback.features);
-        ForwardRequest { features, tokens: &contexts[index].tokens[..read[index]], ..request }
+        let DraftContext { feedback, tokens, sampling, .. } = contexts[index];
+        let (features, tokens) = (Some(&feedback.features), &tokens[..read[index]]);
+        ForwardRequest { features, tokens, adapter: sampling.adapter, ..request }
     };
     drafter.draft_with(contexts, request, done);
 }

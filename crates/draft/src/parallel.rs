@@ -71,6 +71,7 @@ impl<M: LanguageModel> ParallelDrafter<M> {
             let batch = drafts.iter_mut().map(|draft| {
                 let context = &contexts[draft.index];
                 let features = read.map(|_| &context.feedback.features);
+                let adapter = features.and(context.sampling.adapter);
                 let tokens = &context.tokens[..draft.read];
                 let request = context.request(&draft.tree, draft.first_row);
                 let features_from = hidden_states.then_some(draft.read - 1);
@@ -80,8 +81,14 @@ impl<M: LanguageModel> ParallelDrafter<M> {
                     true => RowUse::Full,
                     false => row_use(&draft.shape, &sampling, candidates.vocab_size()),
                 };
-                let request =
-                    ForwardRequest { rows_for, features, features_from, tokens, ..request };
+                let request = ForwardRequest {
+                    rows_for,
+                    features,
+                    adapter,
+                    features_from,
+                    tokens,
+                    ..request
+                };
                 BatchEntry { request, progress: &mut draft.progress }
             });
             let mut batch: Vec<_> = batch.collect();

@@ -97,6 +97,7 @@ pub mod checkpoint {
     pub use crate::gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
     pub use crate::model_summary::{ModelFormat, ModelSummary};
     pub use crate::open_model::OpenModel;
+    pub use crate::plan::NamedAdapter;
     pub use forerun_formats::checkpoint::Dtype;
     pub use forerun_formats::{
         BlockType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, ModelTypes, Pooling,

@@ -1,5 +1,6 @@
 //! Turns options into a validated, immutable plan of what runs where. Each module decides one part.
 
+mod adapters;
 mod cores;
 mod drafters;
 pub(crate) mod drafts;
@@ -10,6 +11,7 @@ mod options;
 mod tests;
 mod workers;
 
+pub use adapters::NamedAdapter;
 pub(crate) use cores::TYPICAL_RATIO;
 pub use cores::typical_placement;
 pub use drafters::{AdditionalDrafter, DrafterOptions};
@@ -58,6 +60,7 @@ pub struct Plan {
     placement: Placement,
     pinned: bool,
     easyspec: Option<EasySpec>,
+    adapters: Vec<NamedAdapter>,
 }
 
 impl Plan {
@@ -113,6 +116,7 @@ impl Plan {
         let models = drafters::count_models(drafter, &additional_drafters);
         let placement = cores::placement(&options, method, models, topology)?;
         drafters::check_stages(easyspec.as_ref(), &placement)?;
+        adapters::check(&options.adapters, &placement)?;
         // A rank's process finds its cores itself.
         // Paced devices wait most of the time, so more of them than cores can use each core.
         let names_cores = options
@@ -127,7 +131,9 @@ impl Plan {
             true => Some(options.model.clone()),
             false => options.draft_model.filter(|_| drafter.has_model()),
         };
-        let Options { model, weight_type, cache_type, cache_bytes, context_length, .. } = options;
+        let Options {
+            model, weight_type, cache_type, cache_bytes, context_length, adapters, ..
+        } = options;
         Ok(Self {
             model,
             draft_model,
@@ -143,6 +149,7 @@ impl Plan {
             placement,
             pinned,
             easyspec,
+            adapters,
         })
     }
 
@@ -163,6 +170,12 @@ impl Plan {
     #[must_use]
     pub fn model(&self) -> &ModelSource {
         &self.model
+    }
+
+    /// Returns the target's adapters.
+    #[must_use]
+    pub fn adapters(&self) -> &[NamedAdapter] {
+        &self.adapters
     }
 
     /// Returns the drafter's checkpoint, as the options name it, if the drafter has one. That of an

@@ -97,6 +97,9 @@ pub struct Request {
     /// What the answer's text must look like. It ends when it is complete; the end token is the
     /// answer's last token.
     pub grammar: Option<Grammar>,
+    /// The name of one of the engine's adapters ([`Options::adapters`](crate::Options::adapters));
+    /// `None` is the model itself.
+    pub adapter: Option<String>,
 }
 
 impl Default for Request {
@@ -115,6 +118,7 @@ impl Default for Request {
             draft_tokens: None,
             tree: Tree::None,
             grammar: None,
+            adapter: None,
         }
     }
 }
@@ -134,6 +138,21 @@ pub enum RequestError {
         most = Request::MAX_LOGPROBS
     )]
     Logprobs(usize),
+    /// The engine has no such adapter.
+    #[error(
+        "`adapter` is {name:?}, but {}",
+        if names.is_empty() {
+            "the engine was opened without adapters: set `adapters`".to_owned()
+        } else {
+            format!("it must be one of {}", names.join(", "))
+        }
+    )]
+    Adapter {
+        /// The name.
+        name: String,
+        /// The names of the engine's adapters.
+        names: Vec<String>,
+    },
     /// Block verification is not possible with this method.
     #[error(
         "`verify = block` tests whole drafts, but the method {0} verifies them in parts: set `verify = \
@@ -262,6 +281,7 @@ impl Request {
             verification,
             constraint: None,
             dry_breakers: Arc::default(),
+            adapter: None,
         };
         sampling.validate()?;
         Ok(sampling)

@@ -4,8 +4,8 @@ use crate::engine::Engine;
 use crate::error::ForerunError;
 use crate::request::{Request, RequestError};
 use forerun_core::{
-    Job, JobOutput, Role, Sampling, SamplingOptions, ScoreJob, SequenceId, TokenId, TokenLogprob,
-    TokenTree, node_of_row,
+    AdapterId, Job, JobOutput, Role, Sampling, SamplingOptions, ScoreJob, SequenceId, TokenId,
+    TokenLogprob, TokenTree, node_of_row,
 };
 use forerun_decode::DecodeError;
 use forerun_runtime::{Canceller, ClusterHandle};
@@ -45,6 +45,17 @@ impl Engine {
         top: usize,
         canceller: &Canceller,
     ) -> Result<Vec<TokenLogprob>, ForerunError> {
+        self.score_with(None, (prompt, continuation), top, canceller)
+    }
+
+    /// Returns the target's log-probabilities as [`Engine::score`] does, with an adapter.
+    pub(crate) fn score_with(
+        &self,
+        adapter: Option<AdapterId>,
+        (prompt, continuation): (&[TokenId], &[TokenId]),
+        top: usize,
+        canceller: &Canceller,
+    ) -> Result<Vec<TokenLogprob>, ForerunError> {
         if prompt.is_empty() {
             return Err(ForerunError::EmptyPrompt);
         }
@@ -60,7 +71,8 @@ impl Engine {
             return Err(ForerunError::TextTooLong { tokens, context, model });
         }
         self.check_generates()?;
-        let text = Text { sequence: self.new_sequence(), prompt_len: prompt.len(), tokens };
+        let (sequence, prompt_len) = (self.new_sequence(), prompt.len());
+        let text = Text { sequence, adapter, prompt_len, tokens };
         let mut cluster = self.workers().cluster(canceller);
         let mut scores = Vec::with_capacity(continuation.len());
         let ended = text.score(&mut *cluster, top, &mut scores);
@@ -75,6 +87,7 @@ impl Engine {
 /// A text whose tokens after the prompt are scored.
 struct Text {
     sequence: SequenceId,
+    adapter: Option<AdapterId>,
     prompt_len: usize,
     tokens: Vec<TokenId>,
 }
@@ -98,6 +111,7 @@ impl Text {
                 // log-probability.
                 sampling: Sampling {
                     options: SamplingOptions { temperature: 1.0, ..SamplingOptions::default() },
+                    adapter: self.adapter,
                     ..Sampling::greedy()
                 },
                 logprobs: Some(top),

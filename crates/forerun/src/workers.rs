@@ -9,7 +9,8 @@ use crate::registry::DrafterKind;
 use forerun_cache::PoolUsage;
 use forerun_core::Role;
 use forerun_cpu::{
-    CpuPages, Exchange, ExclusiveDevice, PipelineParallelModel, Team, Transformer, Weights,
+    AdapterWeights, CpuPages, Exchange, ExclusiveDevice, PipelineParallelModel, Team, Transformer,
+    Weights,
 };
 use forerun_decode::PearlSchedule;
 use forerun_formats::FeatureSource;
@@ -27,6 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Loaded {
     /// `None` in a process that does not need them.
     pub(crate) target: Option<Arc<Weights>>,
+    /// Those of the plan, in their order.
+    pub(crate) adapters: Vec<Arc<AdapterWeights>>,
     /// The target on each GPU that has a replica, or its first layers.
     pub(crate) gpu_targets: HashMap<usize, PlacedWeights>,
     /// The number of the target's tokens.
@@ -215,9 +218,10 @@ impl WorkerModels {
 
     /// Returns the target on a team of its own.
     fn on_team(&self, team: &Arc<Team>) -> Result<Transformer, String> {
-        let Loaded { target, features, .. } = &*self.loaded;
+        let Loaded { target, adapters, features, .. } = &*self.loaded;
         let target = target.as_ref().ok_or("the target is not loaded in this process")?;
-        let whole = Transformer::new(Arc::clone(target), Arc::clone(team));
+        let whole =
+            Transformer::new(Arc::clone(target), Arc::clone(team)).with_adapters(adapters.clone());
         Ok(match features.clone() {
             Some(features) => whole.with_features(features),
             None => whole,

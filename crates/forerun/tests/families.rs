@@ -169,19 +169,23 @@ const FAMILIES: [&str; 140] = [
 /// The tolerance of logits. The peer adds in another order.
 const TOLERANCE: f64 = 1e-4;
 
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/families")
 }
 
 /// A prompt, the tokens of the peer's greedy decoding, and the logits of some steps.
-struct Golden {
-    prompt: Vec<TokenId>,
-    generated: Vec<TokenId>,
+pub(crate) struct Golden {
+    pub(crate) prompt: Vec<TokenId>,
+    pub(crate) generated: Vec<TokenId>,
     logits: Vec<(usize, Vec<f64>)>,
 }
 
 fn goldens(family: &str) -> Vec<Golden> {
-    let file = folder().join(family).join("golden.json");
+    goldens_of(&folder().join(family))
+}
+
+pub(crate) fn goldens_of(folder: &Path) -> Vec<Golden> {
+    let file = folder.join("golden.json");
     let golden: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
     let ids = |value: &Value| -> Vec<TokenId> { serde_json::from_value(value.clone()).unwrap() };
     let step = |(step, row): (&String, &Value)| {
@@ -195,7 +199,7 @@ fn goldens(family: &str) -> Vec<Golden> {
     prompts.collect()
 }
 
-fn checkpoint(family: &str) -> Checkpoint {
+pub(crate) fn checkpoint(family: &str) -> Checkpoint {
     Checkpoint::open(&folder().join(family)).unwrap()
 }
 
@@ -209,7 +213,11 @@ fn assert_close(family: &str, step: usize, row: &[f32], expected: &[f64]) -> f64
 
 /// Checks the rows after the prompt, one for each generated token: the most probable token and, for
 /// some steps, the logits. Returns the largest difference.
-fn assert_rows<'a>(family: &str, golden: &Golden, rows: impl Iterator<Item = &'a [f32]>) -> f64 {
+pub(crate) fn assert_rows<'a>(
+    family: &str,
+    golden: &Golden,
+    rows: impl Iterator<Item = &'a [f32]>,
+) -> f64 {
     let (mut steps, mut largest) = (0, 0.0_f64);
     for (row, &token) in rows.zip(&golden.generated) {
         let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);

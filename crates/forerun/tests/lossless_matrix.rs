@@ -17,7 +17,7 @@ use cells::{
     Cell, ExtraDrafter, cell, cells, cells_on_tokens, easyspec_cells, models_of, parallel_cells,
     speculative_cells, speculator_cells, with_few_texts,
 };
-use forerun::checkpoint::{Checkpoint, Config, Family};
+use forerun::checkpoint::{Checkpoint, Config, Family, NamedAdapter};
 use forerun::cpu::Isa;
 use forerun::draft::{DraftContext, Drafter, DrafterEntry, DrafterTraits, EasySpec, ModelError};
 use forerun::method::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry, Need};
@@ -37,7 +37,7 @@ use forerun_decode::{
     SpeculativeDraftLength,
 };
 use forerun_formats::ModelTypes;
-use forerun_formats::checkpoint::random::example_families;
+use forerun_formats::checkpoint::random::{example_families, write_random_adapter};
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use forerun_reference::ReferenceModel;
 use requests::{forced_requests, requests};
@@ -626,4 +626,51 @@ fn the_needs_of_a_drafter_of_ones_own_are_checked() {
 fn drafters_trained_for_a_target_give_its_tokens() {
     let (pair, speculators) = Pair::with_speculators();
     run_sample_of_matrix(&pair, speculator_cells(&speculators));
+}
+
+/// Adapters of the target, which the drafter lacks, and the target itself, in turn on one engine.
+#[test]
+fn targets_with_adapters_give_their_tokens() {
+    let (pair, folder) = (Pair::generated(), tempfile::tempdir().unwrap());
+    let checkpoint = Checkpoint::open(&pair.target).unwrap();
+    let adapters = [1, 2].map(|seed| {
+        let (name, path) = (seed.to_string(), folder.path().join(seed.to_string()));
+        write_random_adapter(&path, checkpoint.config(), seed).unwrap();
+        NamedAdapter { name, path }
+    });
+    let open = |method: Method| {
+        let drafter = method.drafts().then(|| pair.drafter.clone().into());
+        Engine::open(Options {
+            adapters: adapters.to_vec(),
+            draft_model: drafter,
+            method: Some(method.into()),
+            draft_tokens: match method.drafts() {
+                true => DraftTokens::Fixed(3),
+                false => DraftTokens::default(),
+            },
+            ..Options::new(&*pair.target)
+        })
+        .unwrap()
+    };
+    let plain = open(Method::Autoregressive);
+    for method in [Method::Speculative, Method::Pearl] {
+        let (engine, mut total, mut different) = (open(method), Statistics::default(), 0);
+        for index in 0..2 {
+            let prompt = pair.tokenizer().encode(&pair.prompts[index]).unwrap();
+            for request in requests(index) {
+                let texts = [None, Some("1"), Some("2")].map(|name| {
+                    let request = Request { adapter: name.map(str::to_owned), ..request.clone() };
+                    let expected = answer(&plain, &prompt, &request);
+                    let answer = answer(&engine, &prompt, &request);
+                    assert_eq!(answer.tokens, expected.tokens, "{method}, {request:?}");
+                    assert_eq!(answer.logprobs, expected.logprobs, "{method}, {request:?}");
+                    total.add(&answer.statistics);
+                    answer.tokens
+                });
+                different += usize::from(texts[0] != texts[1] && texts[1] != texts[2]);
+            }
+        }
+        assert!(different > 10, "{method}: {different} texts depend on the adapter");
+        assert!(total.accepted[0] > 0 && total.accepted[0] < total.tested[0], "{method}");
+    }
 }

@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "tests"))]
 
+mod adapter;
 mod architecture;
 mod block_type;
 pub mod blocks;
@@ -23,6 +24,7 @@ mod table_enum;
 mod tensor;
 mod weight_type;
 
+pub use adapter::{Adapter, LowRankUpdate};
 pub use architecture::{
     Activation, Architecture, Attention, AttentionNorm, BlockConv, BlockHeads, CandidateSelector,
     ConfidenceInput, DraftHeads, ExpertGroups, Experts, Factors, FeatureNorm, FeatureSource, Head,

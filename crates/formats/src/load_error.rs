@@ -140,6 +140,14 @@ pub enum LoadError {
          supported yet"
     )]
     UnusedTensor { file: PathBuf, tensor: String, drafter: &'static str },
+    /// An adapter changes something that no adapter can change here. Ignoring it would change the
+    /// text.
+    #[error(
+        "{file}: the adapter's tensor `{tensor}` updates no q, k, v, o, gate, up or down projection of \
+         this model, a {family} with {layers} layers: name the adapter of this model, and one that was \
+         trained for these projections alone"
+    )]
+    AdapterTensor { file: PathBuf, tensor: String, family: Family, layers: usize },
     /// A drafter is used with a target that has another embedding than the drafter's own target.
     #[error(
         "{drafter}: the drafter was trained for the target {trained_for}, but {target} has a different \

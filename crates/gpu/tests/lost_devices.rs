@@ -211,6 +211,7 @@ fn sequence(dice: &mut Dice) -> Sequence {
         randomness: KeyedRandomness { seed: 3, sample: 0 },
         constraint: None,
         dry_breakers: Arc::default(),
+        adapter: None,
     };
     Sequence::new(SequenceId(0), prompt, sampling, limits)
 }

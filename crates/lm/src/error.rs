@@ -37,6 +37,11 @@ pub enum ModelError {
     /// A token outside of the model's vocabulary.
     #[error("token {token} is not in the model's vocabulary of {vocab_size} tokens")]
     Token { token: TokenId, vocab_size: usize },
+    /// The model has no such adapter.
+    #[error(
+        "the model has no adapter {0}: start every worker of the target with the same adapters"
+    )]
+    Adapter(u32),
     /// Features were requested from a model that does not store any.
     #[error(
         "a drafter requested hidden states of the target, but the target was loaded without them"

@@ -2,7 +2,7 @@
 
 use crate::{LayerOrder, ModelError};
 use forerun_core::{
-    BestTokens, FeatureRows, Features, RowLogits, RowUse, SequenceId, TokenId, TokenTree,
+    AdapterId, BestTokens, FeatureRows, Features, RowLogits, RowUse, SequenceId, TokenId, TokenTree,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,6 +33,8 @@ pub struct ForwardRequest<'a> {
     pub first_row: usize,
     /// What is read of the requested rows. The model may return whole rows all the same.
     pub rows_for: RowUse,
+    /// The adapter of the model's projections, or of the target that computed `features`.
+    pub adapter: Option<AdapterId>,
     /// The order in which the layers are computed.
     pub order: LayerOrder<'a>,
     /// The number of leading tokens whose rows must be exact if `order` has groups. If the cache
@@ -74,6 +76,7 @@ impl<'a> ForwardRequest<'a> {
             tree,
             first_row: 0,
             rows_for: RowUse::Full,
+            adapter: None,
             order: LayerOrder::Sequential,
             exact_tokens: 0,
             features: None,

@@ -29,7 +29,7 @@
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
 use crate::draft_logits::HeadOutputs;
 use crate::forward::{Forward, Outcomes, OutputRows, Pass, RowFeature, SequencePass, no_storage};
-use forerun_cache::{CachePool, Keep, SequenceCache};
+use forerun_cache::{CachePool, Keep, Root, SequenceCache};
 use forerun_core::{FeatureRows, Features, Node, SequenceId, TokenTree};
 use forerun_formats::{Architecture, Input};
 use forerun_lm::{
@@ -155,6 +155,8 @@ impl<F: Forward> BlockModel<F> {
         request: ForwardRequest<'a>,
         prefill_rows: usize,
     ) -> Result<Option<PlannedPass<'a>>, ModelError> {
+        let root = Root { adapter: request.adapter, ..Root::default() };
+        self.pool.set_root(request.sequence, root);
         if let Input::EmbeddingPlusFeature { .. } = self.architecture().input {
             return self.plan_tokens_and_masks(entry, request, prefill_rows);
         }

@@ -2,8 +2,10 @@
 
 use crate::draft_logits::HeadOutputs;
 use crate::forward::{Forward, Outcomes, OutputRows, Pass, SequencePass, no_storage};
-use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, SequenceCache};
-use forerun_core::{Node, SequenceId, TokenTree};
+use forerun_cache::{
+    CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, Root, SequenceCache,
+};
+use forerun_core::{AdapterId, Node, SequenceId, TokenTree};
 use forerun_formats::{Architecture, Input};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerOrder, LayeredModel, ModelError,
@@ -34,6 +36,7 @@ pub const DRAFTER_CACHE_BYTES: usize = 1 << 30;
 /// * A prompt is computed in parts of up to 256 rows, so a pass may have rows without logits.
 ///   Requests with at most 32 missing tokens take part in every pass.
 /// * An encoder computes each text as a whole, and shares nothing.
+/// * Rows and pages of one adapter are never used with another one, or without.
 /// * Requests with another order of layers, or for another device, wait for another pass.
 pub struct CachedTransformer<F: Forward> {
     transformer: F,
@@ -132,7 +135,8 @@ impl<F: Forward> CachedTransformer<F> {
         prefill_rows: usize,
     ) -> Result<Option<PlannedPass<'a>>, ModelError> {
         let request = entry.request;
-        let ForwardRequest { sequence, tokens, tree, .. } = request;
+        let ForwardRequest { sequence, tokens, tree, adapter, .. } = request;
+        self.pool.set_root(sequence, Root { adapter, ..Root::default() });
         let rows_done = entry.progress.rows(self.vocab_size());
         let mut step = Step {
             tokens: tokens.len(),
@@ -251,7 +255,8 @@ impl<F: Forward> CachedTransformer<F> {
             let cache = &sequences[&plan.request.sequence];
             let part =
                 SequencePass::new(cache, &plan.nodes, plan.first_output, plan.request.cancel);
-            SequencePass { rows_for: outputs.read_for(plan.request.rows_for), ..part }
+            let rows_for = outputs.read_for(plan.request.rows_for);
+            SequencePass { rows_for, adapter: plan.request.adapter, ..part }
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (planned[0].order, planned[0].request.device);
@@ -294,7 +299,10 @@ fn waits_for_another(
 ) -> bool {
     let end = (held / PAGE_ROWS + 1) * PAGE_ROWS;
     let start = request.tokens.get(..end);
-    start.is_some_and(|start| planned.iter().any(|plan| plan.request.tokens.starts_with(start)))
+    let computes = |plan: &PlannedPass<'_>, start| {
+        plan.request.adapter == request.adapter && plan.request.tokens.starts_with(start)
+    };
+    start.is_some_and(|start| planned.iter().any(|plan| computes(plan, start)))
 }
 
 /// Checks that a model of this size can compute a request.
@@ -329,8 +337,14 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
 
     fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
         self.pool.start_pass();
+        let adapters = self.transformer.adapters();
         for (_, entry) in unfinished(batch) {
-            self.pool.protect_states(entry.request.sequence);
+            let ForwardRequest { sequence, adapter, .. } = entry.request;
+            if let Some(AdapterId(missing)) = adapter.filter(|id| id.0 as usize >= adapters) {
+                entry.complete(Err(ModelError::Adapter(missing)));
+                continue;
+            }
+            self.pool.protect_states(sequence);
         }
         let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);
         for (index, entry) in unfinished(batch) {

@@ -23,7 +23,7 @@
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
 use crate::draft_logits::HeadOutputs;
 use crate::forward::{Forward, Outcomes, OutputRows, Pass, RowFeature, SequencePass, no_storage};
-use forerun_cache::{CachePool, Keep, PageStorage, SequenceCache};
+use forerun_cache::{CachePool, Keep, PageStorage, Root, SequenceCache};
 use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree, row_of};
 use forerun_formats::Architecture;
 use forerun_lm::{
@@ -186,7 +186,8 @@ impl<F: Forward> EagleModel<F> {
         let features = self.check(&request)?;
         let ForwardRequest { sequence, tokens, tree, .. } = request;
         let (first_row, shifted) = (request.first_row + rows_done, &tokens[1..]);
-        self.pool.set_root(sequence, tokens[0]);
+        let root = Root { token: Some(tokens[0]), adapter: request.adapter };
+        self.pool.set_root(sequence, root);
         let mut round = self.rounds.remove(&sequence).unwrap_or_default();
         let (tokens_read, earlier) = round.continued_by(&request, self.architecture());
         let mut missing: &[TokenId] = &[];

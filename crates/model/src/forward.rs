@@ -1,7 +1,7 @@
 //! Forward passes over the new tokens of several sequences, and the devices that compute them.
 
 use forerun_cache::{HeldRows, PageStorage, StorageError};
-use forerun_core::{BestTokens, Node, RowLogits, RowUse, TokenId, TokenTree};
+use forerun_core::{AdapterId, BestTokens, Node, RowLogits, RowUse, TokenId, TokenTree};
 use forerun_formats::{Architecture, DraftHeads};
 use forerun_lm::{CachePart, DeviceChoice, LayerOrder, ModelError, Progress};
 use std::ops::Range;
@@ -65,6 +65,8 @@ pub struct SequencePass<'a> {
     /// What is read of the logits. Their tokens are the head's outputs. The device may return whole
     /// rows all the same.
     pub rows_for: RowUse,
+    /// The adapter of the sequence's rows: one of [`Forward::adapters`].
+    pub adapter: Option<AdapterId>,
     /// What each new node's row reads in addition to its token: `[new nodes]`. Empty for a model
     /// that reads tokens only.
     pub features: &'a [RowFeature<'a>],
@@ -95,8 +97,16 @@ impl<'a> SequencePass<'a> {
         first_output: Node,
         cancel: &'a AtomicBool,
     ) -> Self {
-        let (rows_for, hidden_rows) = (RowUse::Full, 0);
-        Self { cache, tree, first_output, rows_for, features: &[], hidden_rows, cancel }
+        Self {
+            cache,
+            tree,
+            first_output,
+            rows_for: RowUse::Full,
+            adapter: None,
+            features: &[],
+            hidden_rows: 0,
+            cancel,
+        }
     }
 
     /// Returns the number of leading nodes that the cache holds.
@@ -265,6 +275,11 @@ pub trait Forward {
     /// Creates a storage without pages.
     fn new_storage(&self) -> Self::Storage;
 
+    /// Returns the number of the model's adapters.
+    fn adapters(&self) -> usize {
+        0
+    }
+
     /// Computes the new nodes of all sequences. Writes their rows to `storage`, and returns the
     /// logits of all output nodes, or their best outputs where no more is read.
     ///
@@ -405,6 +420,10 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
 
     fn new_storage(&self) -> Self::Storage {
         (**self).new_storage()
+    }
+
+    fn adapters(&self) -> usize {
+        (**self).adapters()
     }
 
     fn forward(

@@ -21,7 +21,7 @@ use crate::draft_logits::HeadOutputs;
 use crate::forward::{
     Forward, ForwardHeads, HeadRow, OutputRows, Pass, RowFeature, SequencePass, no_storage,
 };
-use forerun_cache::{CachePool, Keep, PAGE_ROWS, PageStorage};
+use forerun_cache::{CachePool, Keep, PAGE_ROWS, PageStorage, Root};
 use forerun_core::{Features, SequenceId, TokenId, TokenTree, node_of_row};
 use forerun_formats::DraftHeads;
 use forerun_lm::{
@@ -195,6 +195,8 @@ impl<F: Forward> PrefixLayer<F> {
         let mut missing: Vec<(TokenTree, Vec<RowFeature<'_>>, usize)> = Vec::new();
         for (_, request, features) in &checked {
             let read = &request.tokens[..request.tokens.len() - 1];
+            let root = Root { adapter: request.adapter, ..Root::default() };
+            pool.set_root(request.sequence, root);
             let held = pool.seek(request.sequence, read, &none, Keep::Exact).tokens;
             let mut end = read.len().min(held + rows_left);
             if !missing.is_empty() && pool.free_slots() < end - held + PAGE_ROWS {

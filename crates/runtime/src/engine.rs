@@ -254,7 +254,8 @@ fn forward_request<'a>(
         Some(_) => RowUse::Full,
         None => job.sampling.row_use(vocab_size),
     };
-    ForwardRequest { rows_for, features_from: *features_from, cancel, ..request }
+    let adapter = job.sampling.adapter;
+    ForwardRequest { rows_for, adapter, features_from: *features_from, cancel, ..request }
 }
 
 /// Converts the model's output to distributions of the token after the prefix and after each node.

@@ -161,6 +161,7 @@ impl Scenario {
                 ..SamplingOptions::default()
             },
             dry_breakers: Arc::default(),
+            adapter: None,
             verification: Verification::Coupled,
             randomness: KeyedRandomness { seed: dice.below(9) as u64, sample: 0 },
             constraint: dice

@@ -76,6 +76,7 @@ fn scores_are_the_same_from_whole_and_from_partial_rows() {
                 verification,
                 constraint: None,
                 dry_breakers: Arc::default(),
+                adapter: None,
             },
             logprobs,
             features_from: None,

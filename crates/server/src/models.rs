@@ -71,8 +71,8 @@ pub enum ModelsError {
 /// The models of a server.
 pub struct Models {
     entries: Vec<Arc<Entry>>,
-    /// The model of requests that name none, or an unknown one.
-    default: Option<usize>,
+    /// The name of the model or adapter of requests that name none, or an unknown one.
+    default: Option<String>,
     /// The most bytes of the weights and full caches of all loaded models.
     memory_bytes: Option<u64>,
     /// Who has it may load and unload models.
@@ -82,10 +82,13 @@ pub struct Models {
 }
 
 /// A loaded model.
+#[derive(Clone)]
 pub(crate) struct Model {
+    /// The name of the model, or of its adapter.
     pub(crate) name: String,
+    pub(crate) adapter: Option<String>,
     pub(crate) generator: Arc<Generator>,
-    pub(crate) template: ChatTemplate,
+    pub(crate) template: Arc<ChatTemplate>,
     /// How the model writes reasoning and tool calls.
     pub(crate) syntax: ChatSyntax,
     pub(crate) metrics: Arc<Metrics>,
@@ -161,8 +164,11 @@ impl Models {
         memory_bytes: Option<u64>,
     ) -> Result<Self, ModelsError> {
         let mut names = HashSet::new();
-        for name in models.iter().flat_map(|model| [&model.name].into_iter().chain(&model.aliases))
-        {
+        let names_of = models.iter().flat_map(|model| {
+            let adapters = model.plan.adapters().iter().map(|adapter| &adapter.name);
+            [&model.name].into_iter().chain(&model.aliases).chain(adapters)
+        });
+        for name in names_of {
             if !names.insert(name) {
                 return Err(ModelsError::SameName(name.clone()));
             }
@@ -174,9 +180,10 @@ impl Models {
             return Err(ModelsError::None);
         }
         if let Some(name) = default {
-            let found = models.entries.iter().position(|entry| entry.has_name(name));
             let wrong = || ModelsError::Default { default: name.to_owned(), names: models.names() };
-            models.default = Some(found.ok_or_else(wrong)?);
+            let entry = models.named(name).map_err(|_| wrong())?;
+            let own = entry.names().find(|own| *own == name).unwrap_or(entry.name());
+            models.default = Some(own.to_owned());
         }
         Ok(models)
     }
@@ -214,29 +221,33 @@ impl Models {
 
     /// Returns the name of the default model, or of the first one.
     pub(crate) fn first(&self) -> &str {
-        self.entries[self.default.unwrap_or(0)].name()
+        self.default.as_deref().unwrap_or_else(|| self.entries[0].name())
     }
 
     fn names(&self) -> String {
-        let names: Vec<String> =
-            self.entries.iter().map(|entry| format!("{:?}", entry.name())).collect();
+        let names = self.entries.iter().flat_map(|entry| entry.names());
+        let names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
         names.join(", ")
     }
 
-    /// Returns the model with this name or alias.
+    /// Returns the model with this name or alias, or with an adapter of this name.
     pub(crate) fn named(&self, name: &str) -> Result<&Arc<Entry>, LendError> {
         let named = self.entries.iter().find(|entry| entry.has_name(name));
         named.ok_or_else(|| LendError::Unknown { name: name.to_owned(), names: self.names() })
     }
 
+    /// Returns the name that a request means: the default for none, or for an unknown one.
+    fn meant<'a>(&'a self, name: Option<&'a str>) -> Option<&'a str> {
+        let Some(default) = self.default.as_deref() else { return name };
+        name.filter(|name| self.named(name).is_ok()).or(Some(default))
+    }
+
     /// Returns the model of a request.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<&Arc<Entry>, LendError> {
-        let default = self.default.map(|index| &self.entries[index]);
-        match (name, default, &self.entries[..]) {
-            (Some(name), None, _) => self.named(name),
-            (Some(name), Some(default), _) => Ok(self.named(name).unwrap_or(default)),
-            (None, Some(entry), _) | (None, None, [entry]) => Ok(entry),
-            (None, None, _) => Err(LendError::Unnamed(self.names())),
+        match (self.meant(name), &self.entries[..]) {
+            (Some(name), _) => self.named(name),
+            (None, [entry]) => Ok(entry),
+            (None, _) => Err(LendError::Unnamed(self.names())),
         }
     }
 
@@ -246,9 +257,10 @@ impl Models {
         name: Option<&str>,
         patience: Patience,
     ) -> Result<Arc<Lease>, LendError> {
-        let (asked, entry) = (Instant::now(), self.find(name)?);
+        let (asked, name) = (Instant::now(), self.meant(name));
+        let entry = self.find(name)?;
         if let Some(lease) = entry.lease(asked) {
-            return Ok(lease);
+            return Ok(Arc::new(lease.named(name)));
         }
         let _waiting = Waiting::begin(&self.waiting, entry, patience.queue)?;
         let turn = timeout_at(patience.deadline, Arc::clone(&self.turn).lock_owned()).await;
@@ -258,7 +270,8 @@ impl Models {
         let loaded = timeout_at(patience.deadline, loading).await;
         let loaded = loaded.map_err(|_| LendError::TimedOut)?;
         let failed = |cause| LendError::Load { name: entry.name().to_owned(), cause };
-        loaded.map_err(|_| failed(LoadFailure::Ended))?.map_err(failed)
+        let lease = loaded.map_err(|_| failed(LoadFailure::Ended))?.map_err(failed)?;
+        Ok(Arc::new(lease.named(name)))
     }
 
     /// Loads a model, unless another request has.
@@ -267,7 +280,7 @@ impl Models {
         entry: Arc<Entry>,
         asked: Instant,
         _turn: OwnedMutexGuard<()>,
-    ) -> Result<Arc<Lease>, LoadFailure> {
+    ) -> Result<Lease, LoadFailure> {
         if let Some(lease) = entry.lease(asked) {
             return Ok(lease);
         }
@@ -370,9 +383,10 @@ impl Model {
     ) -> Self {
         Self {
             name: options.name.clone(),
+            adapter: None,
             generator: Arc::new(Generator::new(forerun, Arc::clone(&metrics))),
             syntax: options.chat_syntax.unwrap_or_else(|| ChatSyntax::of_template(&template)),
-            template,
+            template: Arc::new(template),
             metrics,
             memory_bytes,
         }

@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::*;
-use forerun::{Engine, Loader, Options, Plan};
+use forerun::checkpoint::NamedAdapter;
+use forerun::{Engine, Loader, Options, Plan, Request};
 use forerun_formats::Config;
-use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_formats::checkpoint::random::{
+    RandomDtype, example_config, write_random_adapter, write_random_checkpoint,
+};
 use forerun_server::{KeepAlive, ModelOptions, Models, Server};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -281,4 +284,48 @@ fn the_queue_for_a_load_is_limited() {
         drop(endless);
         next.join().unwrap();
     });
+}
+
+/// Answers with two adapters and without share passes, and have the text of each alone.
+#[test]
+fn adapters_are_models_of_their_own() {
+    let base = checkpoint(1, 512);
+    let adapters = ["a", "b"].map(|name| {
+        let path = base.path().join(name);
+        write_random_adapter(&path, &example_config(), u64::from(name.as_bytes()[0])).unwrap();
+        NamedAdapter { name: name.into(), path }
+    });
+    let options = Options { adapters: adapters.to_vec(), ..Options::new(base.path()) };
+    let engine = Engine::open(options.clone()).unwrap();
+    let expected = [None, Some("a"), Some("b")].map(|name| {
+        let request = Request { adapter: name.map(str::to_owned), ..plain_request(12) };
+        engine.complete("Once", &request).unwrap().text
+    });
+    assert!(expected[0] != expected[1] && expected[1] != expected[2]);
+    let adapted = ModelOptions { plan: Plan::new(options).unwrap(), ..model("base", base.path()) };
+    let server = serve_models(Models::new(vec![adapted.clone()], None, None).unwrap());
+    std::thread::scope(|scope| {
+        for round in 0..12 {
+            let (server, expected) = (&server, &expected[round % 3]);
+            let name = ["base", "a", "b"][round % 3];
+            scope.spawn(move || assert_eq!(text(server, name), *expected, "{name}"));
+        }
+    });
+    assert_eq!(ask(&server, Some("a")).json()["model"], "a");
+    let listed = server.get("/v1/models").json();
+    let listed = listed["data"].as_array().unwrap().iter();
+    let names: Vec<_> = listed.map(|one| (one["id"].clone(), one["parent"].clone())).collect();
+    let pair = |id: &str, parent: Value| (json!(id), parent);
+    let base = || json!("base");
+    assert_eq!(names, [pair("base", Value::Null), pair("a", base()), pair("b", base())]);
+    assert_eq!(server.get("/v1/models/b").json()["parent"], "base");
+    let unknown = ask(&server, Some("c"));
+    assert_eq!(unknown.status, 404);
+    assert!(unknown.body.contains("\\\"base\\\", \\\"a\\\", \\\"b\\\""), "{}", unknown.body);
+    let with_default = Models::new(vec![adapted.clone()], Some("b"), None).unwrap();
+    let with_default = serve_models(with_default);
+    assert_eq!(ask(&with_default, Some("c")).json()["model"], "b");
+    assert_eq!(ask(&with_default, None).json()["model"], "b");
+    let same = ModelOptions { name: "a".into(), ..adapted };
+    assert!(Models::new(vec![same], None, None).is_err());
 }

@@ -22,6 +22,7 @@ fn jobs() -> Vec<Job> {
         verification: Verification::Rejection,
         constraint: None,
         dry_breakers: Arc::default(),
+        adapter: None,
     };
     let mut tree = TokenTree::chain(&[5, 6, 7]);
     tree.push(Some(0), 9);

@@ -37,6 +37,7 @@ fn sampling(temperature: f32, top_k: usize, verification: Verification) -> Sampl
         verification,
         constraint: None,
         dry_breakers: Arc::default(),
+        adapter: None,
     }
 }
 

@@ -69,6 +69,8 @@ class LLM:
     Args:
         model: The target: a Hugging Face directory, a GGUF file or a hub id. Without it, the demonstration pair:
             small models that write stories.
+        adapters: LoRA adapters of the target by names that `SamplingParams.adapter` chooses: folders of PEFT, or
+            GGUF files.
         draft_model: The drafter: a smaller model, or a drafter trained for the target.
         method: When to draft and when to verify: autoregressive, speculative, pearl, dsi or ssd. ``auto`` measures
             them while decoding and uses the fastest. By default speculative with a drafter.
@@ -111,6 +113,7 @@ class LLM:
         self,
         model: str | PathLike[str] | None = None,
         *,
+        adapters: Mapping[str, str | PathLike[str]] | None = None,
         draft_model: str | PathLike[str] | None = None,
         method: str | None = None,
         drafter: str | None = None,
@@ -136,6 +139,7 @@ class LLM:
         reporter = _progress.reporter(_check.boolean("progress", progress))
         options = {
             "model": _path("model", model),
+            "adapters": _adapters(adapters),
             "draft_model": _path("draft_model", draft_model),
             "method": _check.optional_text("method", method),
             "drafter": _check.optional_text("drafter", drafter),
@@ -616,12 +620,27 @@ class LLM:
 
 
 def _path(name: str, value: object) -> str | None:
+    """Return a path or a name as text, if there is one."""
+    return None if value is None else _required_path(name, value)
+
+
+def _required_path(name: str, value: object) -> str:
     """Return a path or a name as text."""
-    if value is None or isinstance(value, str):
+    if isinstance(value, str):
         return value
     if isinstance(value, PathLike):
         return str(value)
     raise _check.wrong_type(name, value, "a text or a path")
+
+
+def _adapters(given: object) -> list[tuple[str, str]]:
+    """Return the names and paths of adapters."""
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        raise _check.wrong_type("adapters", given, "a dictionary of names and paths")
+    named = [(_check.text("adapters", name), path) for name, path in given.items()]
+    return [(name, _required_path(f"adapters[{name!r}]", path)) for name, path in named]
 
 
 def _text_or_integer(name: str, value: object) -> str:

@@ -91,6 +91,7 @@ class SamplingParams:
         verify: How sampled drafts are verified: auto, block, rejection or coupled.
         draft_tokens: The number of tokens of a draft, instead of the engine's.
         tree: The shape of drafts, such as top:4x5, instead of the engine's.
+        adapter: The name of one of the engine's adapters; None is the model itself.
     """
 
     n: int = 1
@@ -124,6 +125,7 @@ class SamplingParams:
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1
     dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
+    adapter: str | None = None
 
     if not TYPE_CHECKING:
 
@@ -150,6 +152,7 @@ class SamplingParams:
             raise _check.wrong_type("structured_outputs", structure, "StructuredOutputsParams")
         _check.text("verify", self.verify)
         _check.optional_text("tree", self.tree)
+        _check.optional_text("adapter", self.adapter)
         check_params(self)
 
     def _check_numbers(self) -> None:

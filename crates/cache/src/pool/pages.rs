@@ -1,5 +1,6 @@
 //! The pages of a pool: which sequences use them, and what is published on them.
 
+use super::sequence_cache::Root;
 use super::slots::Slots;
 use crate::page::PageId;
 use crate::states::StateId;
@@ -10,15 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The identity of a published page's content: the tokens from the start of the sequence to its
-/// end.
+/// end, and their root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ContentId(u64);
+pub(super) struct ContentId {
+    number: u64,
+    has_root: bool,
+}
 
 /// What comes before a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Before {
-    /// Nothing but a token without a row (see [`CachePool::set_root`](super::CachePool::set_root)).
-    Root(Option<TokenId>),
+    /// Nothing but what all rows depend on (see [`CachePool::set_root`](super::CachePool::set_root)).
+    Root(Root),
     Page(ContentId),
 }
 
@@ -43,7 +47,7 @@ impl Page {
 
     /// Returns when the content was published, in comparison with others.
     pub(super) fn order(&self) -> Option<u64> {
-        self.content().map(|content| content.0)
+        self.content().map(|content| content.number)
     }
 }
 
@@ -65,17 +69,16 @@ impl Pages {
     }
 
     pub(super) fn publish(&mut self, id: PageId, key: ContentKey) {
-        let content = ContentId(self.next_content);
-        self.next_content += 1;
-        let before = match key.0 {
-            // The content also depends on a token without a row.
-            Before::Root(Some(_)) => None,
-            Before::Root(None) => Some(None),
-            Before::Page(before) => Some(Some(before.0)),
+        let (before, has_root) = match key.0 {
+            Before::Root(root) => (None, root != Root::default()),
+            Before::Page(before) => (Some(before.number), before.has_root),
         };
-        if let Some(before) = before {
-            let tokens = &key.1;
-            self.usage.report(&PageEvent::Published { content: content.0, before, tokens });
+        let content = ContentId { number: self.next_content, has_root };
+        self.next_content += 1;
+        // Tokens alone do not say what depends on more.
+        if !has_root {
+            let (content, tokens) = (content.number, &key.1);
+            self.usage.report(&PageEvent::Published { content, before, tokens });
         }
         self.published.insert(key.clone(), id);
         self.slots.get_mut(id).content = Some((content, key));
@@ -88,8 +91,8 @@ impl Pages {
         let state = page.state.take();
         if let Some((content, key)) = page.content.take() {
             self.published.remove(&key);
-            if !matches!(key.0, Before::Root(Some(_))) {
-                self.usage.report(&PageEvent::Withdrawn { content: content.0 });
+            if !content.has_root {
+                self.usage.report(&PageEvent::Withdrawn { content: content.number });
             }
         }
         state

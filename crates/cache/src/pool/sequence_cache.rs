@@ -4,7 +4,16 @@ use super::pages::{Before, ContentId, ContentKey};
 use crate::index::CacheIndex;
 use crate::page::{PAGE_ROWS, PageId, PageTable};
 use crate::states::SequenceStates;
-use forerun_core::TokenId;
+use forerun_core::{AdapterId, TokenId};
+
+/// What the rows of a sequence depend on beside its tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Root {
+    /// A token before the first slot.
+    pub token: Option<TokenId>,
+    /// The target's adapter.
+    pub adapter: Option<AdapterId>,
+}
 
 /// The cache of one sequence.
 #[derive(Default)]
@@ -13,7 +22,7 @@ pub struct SequenceCache {
     pub(super) pages: Vec<PageId>,
     /// The contents of the leading pages that are published.
     pub(super) contents: Vec<ContentId>,
-    pub(super) root: Option<TokenId>,
+    pub(super) root: Root,
     pub(super) states: SequenceStates,
     pub(super) used: u64,
     /// The last pass with the sequence's request in its batch.

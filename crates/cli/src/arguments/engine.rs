@@ -4,6 +4,7 @@ use super::ModelArguments;
 use super::headings::{DEVICES, DRAFTING, EASYSPEC, MODEL};
 use super::values::{self, ChosenCacheType, ChosenTypes, layer_groups};
 use clap::Args;
+use forerun::checkpoint::NamedAdapter;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
     ModelSource, PearlOptions, Placement, Tree,
@@ -15,6 +16,13 @@ use forerun_bench::pacing;
 pub struct EngineArguments {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
+
+    /// LoRA adapter of the model: a folder of PEFT, or a GGUF file.
+    ///
+    /// `serve` takes several, and offers each as a model of its own: by its NAME, or the name of its
+    /// folder or file. Text is that of the adapted model; drafters stay as they are.
+    #[arg(long, value_name = "[NAME=]PATH", help_heading = MODEL)]
+    pub(crate) lora: Vec<NamedAdapter>,
 
     /// Draft model: a smaller model, or a drafter trained for the target.
     ///

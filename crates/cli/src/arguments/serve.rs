@@ -19,9 +19,10 @@ pub(crate) enum LogFormat {
 
 /// The options of one model, which a file of models has for each of them. A group of arguments that
 /// has another one as its part has no name.
-const OF_ONE_MODEL: [&str; 23] = [
+const OF_ONE_MODEL: [&str; 24] = [
     "ModelArguments",
     "EasySpecArguments",
+    "lora",
     "draft_model",
     "dtype",
     "kv_type",

@@ -3,7 +3,8 @@
 
 use super::block_convs::BlockConvs;
 use super::latent_block::LatentBlock;
-use super::rows::Rows;
+use super::rows::{Adapted, Rows};
+use crate::adapters::{AdapterScratch, Projected};
 use crate::cpu_pages::{CpuPages, LayerCache};
 use crate::kernels::{
     Activations, KeysValues, Product, Queries, RecurrentScratch, Rope, attention, gate_rows,
@@ -32,6 +33,7 @@ pub enum GroupParallelism {
 /// that the layers can be computed in parallel.
 #[derive(Default)]
 pub(super) struct AttentionBlock {
+    pub(super) layer: usize,
     pub(super) normed: Vec<f32>, // [rows, hidden]
     pub(super) qkv: Vec<f32>,    // [rows, projected width]
     /// The buffers of compressed keys and values. `qkv` has absorbed queries and the key then.
@@ -44,6 +46,7 @@ pub(super) struct AttentionBlock {
     /// The rows with a key or a value that the cache cannot hold.
     pub(super) overflows: Vec<(usize, CachePart)>,
     activations: Activations,
+    adapters: AdapterScratch,
 }
 
 /// The input that the attention of all layers of a group has in common.
@@ -70,6 +73,7 @@ impl AttentionBlock {
     ) {
         self.prepare(team, input, weights);
         self.projection(weights).compute(team);
+        self.adapt_projection(team, input);
         self.mix(team, input, weights, cached);
         self.add_output(team, input, weights);
     }
@@ -158,6 +162,20 @@ impl AttentionBlock {
         Product { x: normed, weights: weights.qkv.matrices(), activations, out }
     }
 
+    /// Adds what the rows' adapters add to queries, keys and values.
+    fn adapt_projection(&mut self, team: &Team, input: &AttentionInput<'_>) {
+        let Self { layer, normed, qkv, adapters, .. } = self;
+        let adapted = Adapted { rows: input.rows, layer: *layer };
+        adapted.add(team, Projected::QueriesKeysValues, normed, qkv, adapters);
+    }
+
+    /// Adds what the rows' adapters add to the output projection.
+    fn adapt_output(&mut self, team: &Team, input: &AttentionInput<'_>) {
+        let Self { layer, attended, delta, adapters, .. } = self;
+        let adapted = Adapted { rows: input.rows, layer: *layer };
+        adapted.add(team, Projected::Output, attended, delta, adapters);
+    }
+
     /// Computes attention or the recurrent mixer from the projections.
     fn mix(
         &mut self,
@@ -198,6 +216,7 @@ impl AttentionBlock {
     ) {
         self.prepare(team, input, weights);
         self.projection(weights).compute(team);
+        self.adapt_projection(team, input);
         self.rotate_and_store(team, input, weights, None);
         self.attend_to(team, input, weights, cached);
         self.add_output(team, input, weights);
@@ -214,6 +233,7 @@ impl AttentionBlock {
             members.gather(of_heads, rows, &weights.widths.attended);
         }
         self.output(weights).compute(team);
+        self.adapt_output(team, input);
         if let Some(members) = input.members {
             members.gather(&mut self.delta, rows, &weights.widths.attention);
         }
@@ -386,10 +406,12 @@ impl Group<'_> {
                 }
                 linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.projection(w)));
                 self.on_sub_teams(blocks, cached, |team, weights, block, cached| {
+                    block.adapt_projection(team, &input);
                     block.mix(team, &input, weights, cached);
                 });
                 linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.output(w)));
                 for (block, weights) in blocks.iter_mut().zip(weights) {
+                    block.adapt_output(team, &input);
                     block.convolve_output(team, &input, weights);
                 }
             }

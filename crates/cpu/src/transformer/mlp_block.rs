@@ -1,6 +1,8 @@
 //! The second half of a layer: the dense MLP, and the experts of a mixture.
 
 use super::routing::{Choice, Routing};
+use super::rows::Adapted;
+use crate::adapters::{AdapterScratch, Projected};
 use crate::kernels::{
     Activations, NormWeights, PackedMatrix, Product, activate, add_scaled, linear, linear_group,
     norm_rows,
@@ -20,6 +22,7 @@ pub(super) struct MlpBlock {
     shared_gate: Vec<f32>,      // [rows]
     normed: Vec<f32>,           // [rows, hidden]
     activations: Activations,
+    adapters: AdapterScratch,
     mixture: Mixture,
 }
 
@@ -71,20 +74,21 @@ impl MlpBlock {
         &mut self,
         workers: Workers<'_>,
         (mlp, experts): (Option<&PackedMlp>, Option<&PackedExperts>),
+        adapted: Adapted<'_>,
         (hidden, x): (&[f32], &[f32]),
         delta: &mut Vec<f32>,
     ) {
         let team = workers.team;
         match (mlp, experts) {
             (None, None) => delta.fill(0.0),
-            (Some(mlp), None) => self.dense(workers, mlp, x, delta),
+            (Some(mlp), None) => self.dense(workers, mlp, adapted, x, delta),
             (None, Some(experts)) => {
                 self.mixture.run(workers, experts, &mut self.activations, (hidden, x), delta);
             }
             (Some(mlp), Some(experts)) => {
                 self.mixture.run(workers, experts, &mut self.activations, (hidden, x), delta);
                 let mut dense = std::mem::take(&mut self.dense);
-                self.dense(workers, mlp, x, &mut dense);
+                self.dense(workers, mlp, adapted, x, &mut dense);
                 self.apply_shared_gate(team, experts, x, &mut dense);
                 if let Some(norms) = &experts.norms {
                     for (rows, norm) in
@@ -100,18 +104,27 @@ impl MlpBlock {
         }
     }
 
-    fn dense(&mut self, workers: Workers<'_>, mlp: &PackedMlp, x: &[f32], out: &mut Vec<f32>) {
-        let Self { gate_up, inner, activations, .. } = self;
+    fn dense(
+        &mut self,
+        workers: Workers<'_>,
+        mlp: &PackedMlp,
+        adapted: Adapted<'_>,
+        x: &[f32],
+        out: &mut Vec<f32>,
+    ) {
+        let Self { gate_up, inner, activations, adapters, .. } = self;
         let team = workers.team;
         let size = mlp.shape.intermediate_size;
         let rows = x.len() / mlp.gate_up.inputs();
         gate_up.resize(rows * if mlp.shape.gated { 2 * size } else { size }, 0.0);
         inner.resize(rows * size, 0.0);
         Product { x, weights: mlp.gate_up.matrices(), activations, out: gate_up }.compute(team);
+        adapted.add(team, Projected::GateUp, x, gate_up, adapters);
         activate(team, &mlp.shape, gate_up, inner);
         workers.gather(inner, rows, |widths| &widths.inner);
         out.resize(rows * mlp.down.outputs(), 0.0);
         Product { x: inner, weights: mlp.down.matrices(), activations, out }.compute(team);
+        adapted.add(team, Projected::Down, inner, out, adapters);
         workers.gather(out, rows, |widths| &widths.mlp);
     }
 

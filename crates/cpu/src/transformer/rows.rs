@@ -1,11 +1,15 @@
 //! The rows of a pass: where they are, what they see, and what rotates them.
 
+use crate::adapters::{AdapterScratch, AdapterWeights, Projected};
 use crate::kernels::TreeMask;
+use crate::team::Team;
 use crate::weights::Weights;
 use forerun_cache::{RowPlace, StateStep};
 use forerun_core::{Node, TokenId};
 use forerun_formats::Input;
 use forerun_model::{Pass, SequencePass};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// The rows that a pass computes, those of all sequences in order.
 #[derive(Default)]
@@ -17,6 +21,35 @@ pub(super) struct Rows {
     in_blocks: Vec<usize>,
     pub(super) rope_tables: Vec<Vec<f32>>, // [position embeddings][rows, 2, head_dim/2]
     pub(super) steps: Vec<StateStep>,      // [rows], if there are recurrent layers
+    /// The rows with an adapter, in order.
+    adapted: Vec<(Arc<AdapterWeights>, Range<usize>)>,
+}
+
+/// The rows of a pass at a layer, for what their adapters add there.
+#[derive(Clone, Copy)]
+pub(super) struct Adapted<'a> {
+    pub(super) rows: &'a Rows,
+    pub(super) layer: usize,
+}
+
+impl Adapted<'_> {
+    /// Adds what the rows' adapters add to a projection. `x`: `[rows, inputs]`, `out`:
+    /// `[rows, outputs]`.
+    pub(super) fn add(
+        self,
+        team: &Team,
+        projected: Projected,
+        x: &[f32],
+        out: &mut [f32],
+        scratch: &mut AdapterScratch,
+    ) {
+        for (adapter, rows) in &self.rows.adapted {
+            let [inputs, outputs] = [x.len(), out.len()].map(|values| values / self.rows.len());
+            let x = &x[rows.start * inputs..rows.end * inputs];
+            let out = &mut out[rows.start * outputs..rows.end * outputs];
+            adapter.add(team, (self.layer, projected), x, out, scratch);
+        }
+    }
 }
 
 impl Rows {
@@ -51,10 +84,26 @@ impl Rows {
         self.in_blocks.clear();
         self.rope_tables.iter_mut().for_each(Vec::clear);
         self.steps.clear();
+        self.adapted.clear();
     }
 
-    /// Adds the new rows of a sequence.
-    pub(super) fn add(&mut self, weights: &Weights, sequence: &SequencePass<'_>) {
+    /// Adds the new rows of a sequence, whose adapter is one of `adapters`.
+    pub(super) fn add(
+        &mut self,
+        weights: &Weights,
+        adapters: &[Arc<AdapterWeights>],
+        sequence: &SequencePass<'_>,
+    ) {
+        if let Some(id) = sequence.adapter {
+            let (adapter, first) = (&adapters[id.0 as usize], self.len());
+            let end = first + sequence.rows();
+            match self.adapted.last_mut() {
+                Some((last, rows)) if rows.end == first && Arc::ptr_eq(last, adapter) => {
+                    rows.end = end;
+                }
+                _ => self.adapted.push((Arc::clone(adapter), first..end)),
+            }
+        }
         self.rope_tables.resize_with(weights.ropes.len(), Vec::new);
         for (rope, tables) in weights.ropes.iter().zip(&mut self.rope_tables) {
             let (size, start) = (rope.table_len(), tables.len());

@@ -193,7 +193,8 @@ impl Engine {
     ) -> Result<AnswerStream<'_>, ForerunError> {
         let method = request.decoded_by(continuation.method);
         let mut sampling = self.sampling_of(&prompt, request, method)?;
-        let score = |top| self.score(&prompt[..1], &prompt[1..], top, canceller);
+        let score =
+            |top| self.score_with(sampling.adapter, (&prompt[..1], &prompt[1..]), top, canceller);
         let prompt_logprobs = request.prompt_logprobs.map(score).transpose()?;
         let context = self.config.max_position_embeddings;
         let eos = self.end_tokens(request);

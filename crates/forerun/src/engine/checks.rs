@@ -4,7 +4,7 @@ use super::Engine;
 use crate::error::ForerunError;
 use crate::plan::Method;
 use crate::request::{Request, RequestError};
-use forerun_core::{Constraint, Sampling, TokenId};
+use forerun_core::{AdapterId, Constraint, Sampling, TokenId};
 use forerun_text::{Grammar, GrammarError, LongText, SpecialTokens};
 
 impl Engine {
@@ -113,10 +113,24 @@ impl Engine {
             let model = self.plan.model().clone();
             return Err(ForerunError::PromptTooLong { prompt: prompt.len(), context, model });
         }
+        sampling.adapter = self.adapter(request.adapter.as_deref())?;
         if sampling.dry.applies() {
             sampling.dry_breakers = self.breakers.of(&sampling.dry.sequence_breakers)?;
         }
         Ok(sampling)
+    }
+
+    /// Returns the adapter with this name.
+    fn adapter(&self, name: Option<&str>) -> Result<Option<AdapterId>, RequestError> {
+        let Some(name) = name else { return Ok(None) };
+        let names = self.plan.adapters().iter().map(|adapter| &adapter.name);
+        match (0..).map(AdapterId).zip(names.clone()).find(|(_, other)| *other == name) {
+            Some((id, _)) => Ok(Some(id)),
+            None => {
+                let (name, names) = (name.to_owned(), names.cloned().collect());
+                Err(RequestError::Adapter { name, names })
+            }
+        }
     }
 
     /// Returns the tokens that end an answer.

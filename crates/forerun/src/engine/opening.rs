@@ -9,13 +9,13 @@ use crate::loader::Loader;
 use crate::memory;
 use crate::open_model::OpenModel;
 use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
-use crate::plan::Plan;
+use crate::plan::{NamedAdapter, Plan, PlanError};
 use crate::ranks::RankPart;
 use crate::workers::{Loaded, worker_specs};
 use forerun_core::Role;
-use forerun_cpu::{CorePart, Isa, Weights};
+use forerun_cpu::{AdapterWeights, CorePart, Isa, Weights};
 use forerun_decode::DraftPattern;
-use forerun_formats::{Config, FeatureSource, ModelTypes};
+use forerun_formats::{Adapter, Config, FeatureSource, ModelTypes};
 use forerun_runtime::{DeviceGroup, Runtime, Workers};
 use forerun_text::{GrammarCompiler, SequenceBreakers, Tokenizer};
 use std::collections::HashMap;
@@ -43,6 +43,23 @@ impl OpenedPlan {
         let target = loader.open(plan.model())?;
         let config = config(plan, &target)?;
         let mut drafters = OpenDrafter::all(plan, &target, loader)?;
+        if config.pooling.is_some() && !plan.adapters().is_empty() {
+            return Err(PlanError::conflict(
+                format!(
+                    "the model {} gives embeddings, which adapters cannot change",
+                    plan.model()
+                ),
+                "leave `adapters` out",
+            )
+            .into());
+        }
+        let adapters = plan.adapters().iter().map(|NamedAdapter { path, .. }| {
+            let (config, architecture) =
+                (target.checkpoint.config(), target.checkpoint.architecture());
+            let adapter = Adapter::open(path, config, architecture)?;
+            Ok::<_, ForerunError>(Arc::new(AdapterWeights::pack(&adapter, architecture)))
+        });
+        let adapters = adapters.collect::<Result<Vec<_>, _>>()?;
         let translates = drafters.iter().any(OpenDrafter::translates);
         let drafter_context = DrafterContext::of(&drafters, config.max_position_embeddings);
         let features = match config.pooling {
@@ -121,6 +138,7 @@ impl OpenedPlan {
         let grammars = GrammarCompiler::new(Arc::clone(&target.tokenizer), config.vocab_size);
         let loaded = Arc::new(Loaded {
             target: weights,
+            adapters,
             gpu_targets,
             vocab_size,
             features,

@@ -42,7 +42,7 @@ pub enum PlanError {
 
 impl PlanError {
     /// Returns the error of options that do not work together.
-    pub(super) fn conflict(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn conflict(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Conflict { what: what.into(), remedy: remedy.into() }
     }
 

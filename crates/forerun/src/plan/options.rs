@@ -1,6 +1,8 @@
 //! The options of a plan.
 
-use super::{AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, MethodOptions, Tree};
+use super::{
+    AdditionalDrafter, DraftTokens, DrafterOptions, Lookup, MethodOptions, NamedAdapter, Tree,
+};
 use crate::model_source::ModelSource;
 use forerun_formats::{CacheType, WeightTypes};
 use forerun_runtime::Placement;
@@ -43,6 +45,9 @@ pub struct Options {
     /// A text is a path if that exists. Otherwise, with the feature `hub`, `owner/name` is a model
     /// of the hub ([`ModelSource`]).
     pub model: ModelSource,
+    /// Adapters of the target, among which each request chooses. Drafters have none, which changes
+    /// how many drafts are accepted, not the text.
+    pub adapters: Vec<NamedAdapter>,
     /// The drafter's checkpoint: a model, or a drafter trained for the target.
     pub draft_model: Option<ModelSource>,
     /// The decoding method, with its own options. By default `Method::Autoregressive` without a

@@ -150,7 +150,7 @@ pub(super) struct Shards<'a> {
 
 /// Returns the names of a tensor of a language model that is a part of a model with images: as in
 /// published files, and as transformers 5 writes them.
-fn names_in_multimodal(name: &str) -> [String; 2] {
+pub(crate) fn names_in_multimodal(name: &str) -> [String; 2] {
     let new = match name.strip_prefix("model.") {
         Some(rest) => format!("model.language_model.{rest}"),
         None => name.to_owned(),

@@ -33,6 +33,7 @@ pub use crate::load_error::LoadError;
 pub use crate::tensor::{LayerTensor, Tensor};
 pub use crate::weight_type::Dtype;
 pub use huggingface::WeightIndex;
+pub(crate) use huggingface::names_in_multimodal;
 pub use named_tensors::DRAFTER_FILES;
 pub(crate) use named_tensors::NamedTensors;
 pub(crate) use row_layout::RowLayout;

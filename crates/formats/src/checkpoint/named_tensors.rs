@@ -55,6 +55,10 @@ impl NamedTensors {
         self.find(name).is_some()
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().flat_map(|(_, parsed)| parsed.tensors.keys().map(String::as_str))
+    }
+
     pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
         self.find(name).map(|(_, stored)| &stored.shape[..])
     }

@@ -1,6 +1,7 @@
 //! Random checkpoints for tests and benchmarks: any size without a download, and pairs of drafter
 //! and target that agree often enough to exercise speculative decoding.
 
+mod adapter;
 mod examples;
 mod families;
 mod grown_pair;
@@ -25,6 +26,7 @@ use std::io;
 use std::path::Path;
 
 pub use super::Dtype as RandomDtype;
+pub use adapter::write_random_adapter;
 pub use examples::{example_config, example_families};
 pub use grown_pair::GrownWeights;
 pub use in_memory::{RandomTensors, RepeatedTensors};

@@ -51,6 +51,11 @@ impl RowLayout {
         Self { first, ..Self::PLAIN }
     }
 
+    /// Returns the layout of the rows of another matrix with these outputs, which come first in it.
+    pub(crate) fn untransposed(self) -> Self {
+        Self { transposed: None, ..self }
+    }
+
     pub(crate) fn runs(first: usize, run: usize, stride: usize) -> Self {
         Self { first, run, stride, ..Self::PLAIN }
     }

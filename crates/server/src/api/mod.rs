@@ -260,15 +260,18 @@ fn key_of(request: &Request) -> Option<&str> {
     bearer.or_else(|| header("x-api-key"))
 }
 
-/// Describes a model. It may read files.
-fn description(entry: &Entry, started: SystemTime) -> Value {
+/// Describes a model, or its adapter with this name. It may read files.
+fn description(entry: &Entry, name: &str, started: SystemTime) -> Value {
+    let is_adapter = name != entry.name();
+    let aliases = if is_adapter { &[][..] } else { &entry.options().aliases[..] };
     json!({
-        "id": entry.name(),
+        "id": name,
         "object": "model",
         "created": unix_seconds(started),
         "owned_by": "forerun",
         "max_model_len": entry.context_length(),
-        "aliases": entry.options().aliases,
+        "aliases": aliases,
+        "parent": is_adapter.then(|| entry.name()),
     })
 }
 
@@ -277,7 +280,11 @@ async fn models(
 ) -> Result<Json<Value>, ApiError> {
     let list = answers::prepare(move || {
         let entries = state.models.entries().iter();
-        Ok(entries.map(|entry| description(entry, state.started)).collect::<Vec<_>>())
+        let of_entry = |entry: &Arc<Entry>| {
+            let names = entry.names();
+            names.map(|name| description(entry, name, state.started)).collect::<Vec<_>>()
+        };
+        Ok(entries.flat_map(of_entry).collect::<Vec<_>>())
     });
     Ok(Json(json!({"object": "list", "data": list.await?})))
 }
@@ -287,7 +294,10 @@ async fn model(
     extract::Path(id): extract::Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let entry = Arc::clone(state.models.named(&id)?);
-    let described = answers::prepare(move || Ok(description(&entry, state.started)));
+    let described = answers::prepare(move || {
+        let name = entry.names().find(|name| *name == id).unwrap_or(entry.name());
+        Ok(description(&entry, name, state.started))
+    });
     Ok(Json(described.await?))
 }
 

@@ -81,7 +81,13 @@ impl Entry {
     }
 
     pub(super) fn has_name(&self, name: &str) -> bool {
-        self.name() == name || self.options.aliases.iter().any(|alias| alias == name)
+        self.names().chain(self.options.aliases.iter().map(String::as_str)).any(|own| own == name)
+    }
+
+    /// Returns the names of the model and of its adapters.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let adapters = self.options.plan.adapters().iter().map(|adapter| &*adapter.name);
+        [self.name()].into_iter().chain(adapters)
     }
 
     fn lock(&self) -> MutexGuard<'_, Slot> {
@@ -94,23 +100,23 @@ impl Entry {
     }
 
     /// Lends the model, if it is loaded and stays so.
-    pub(super) fn lease(self: &Arc<Self>, asked: Instant) -> Option<Arc<Lease>> {
+    pub(super) fn lease(self: &Arc<Self>, asked: Instant) -> Option<Lease> {
         let mut slot = self.lock();
         let model = slot.model.clone().filter(|_| !slot.is_leaving)?;
         slot.leases += 1;
         let entry = Arc::clone(self);
-        Some(Arc::new(Lease { model, entry, asked, waited: asked.elapsed() }))
+        Some(Lease { model, entry, asked, waited: asked.elapsed() })
     }
 
     /// Keeps a model that was loaded, and lends it.
-    pub(super) fn put(self: &Arc<Self>, model: Model, asked: Instant) -> Arc<Lease> {
+    pub(super) fn put(self: &Arc<Self>, model: Model, asked: Instant) -> Lease {
         let model = Arc::new(model);
         let mut slot = self.lock();
         slot.model = Some(Arc::clone(&model));
         slot.leases += 1;
         slot.keep_alive = self.options.keep_alive;
         let entry = Arc::clone(self);
-        Arc::new(Lease { model, entry, asked, waited: asked.elapsed() })
+        Lease { model, entry, asked, waited: asked.elapsed() }
     }
 
     /// Unloads the model when its leases have ended.
@@ -183,6 +189,17 @@ impl Entry {
 }
 
 impl Lease {
+    /// Returns the lease for requests with this name, which may be that of an adapter.
+    pub(super) fn named(mut self, name: Option<&str>) -> Self {
+        let is_it = |own: &&str| Some(*own) == name && *own != self.entry.name();
+        let adapter = self.entry.names().find(is_it);
+        if let Some(adapter) = adapter.map(str::to_owned) {
+            let (name, adapter) = (adapter.clone(), Some(adapter));
+            self.model = Arc::new(Model { name, adapter, ..(*self.model).clone() });
+        }
+        self
+    }
+
     /// Sets how long the model stays loaded after its last use, until it is unloaded or another
     /// request says otherwise.
     pub(crate) fn keep(&self, keep_alive: KeepAlive) {

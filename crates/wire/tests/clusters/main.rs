@@ -125,6 +125,7 @@ impl World {
                 verification,
                 constraint: None,
                 dry_breakers: Arc::default(),
+                adapter: None,
             },
             logprobs: choices.of(&[None, None, Some(0), Some(2)]),
             method,

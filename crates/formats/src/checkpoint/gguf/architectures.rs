@@ -209,6 +209,11 @@ impl GgufArchitecture {
         Some(found.next().filter(|_| has_experts).unwrap_or(first))
     }
 
+    /// Returns the first architecture of a family; some are only stored as another family's.
+    pub(super) fn of(family: Family) -> Option<&'static Self> {
+        ARCHITECTURES.iter().find(|architecture| architecture.family == family)
+    }
+
     pub(super) fn all_names() -> String {
         let mut names: Vec<String> =
             ARCHITECTURES.iter().map(|architecture| format!("\"{}\"", architecture.name)).collect();

@@ -3,6 +3,7 @@
 //! Source: `docs/gguf.md` of ggml (version 3), and llama.cpp's names of architectures, options and
 //! tensors. In written files, norms and biases are f32, as in llama.cpp.
 
+mod adapter;
 mod architectures;
 mod config;
 mod file;
@@ -34,6 +35,7 @@ use names::{ROPE_DIVISORS, architecture, gguf_name, is_rotated, rotates_neighbou
 use std::io::Write;
 use std::path::Path;
 
+pub(crate) use adapter::GgufAdapter;
 pub use file::{GgufFile, is_model_name, part_names};
 pub(super) use file::{is_gguf, model_name, with_other_parts};
 pub use layout::GgufValue;

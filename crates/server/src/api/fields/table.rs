@@ -341,7 +341,7 @@ const LLAMA_SERVERS: &[Field] = &[
     refused("t_max_prompt_ms", ALL, &["-1", "0"], "the server's own limit ends requests"),
     refused("response_fields", ALL, &[], "responses have all fields"),
     refused("return_tokens", ALL, &["false"], "`token_details` has the tokens"),
-    refused("lora", ALL, &[], "adapters are not supported"),
+    refused("lora", ALL, &[], "name the adapter as the model"),
     refused("image_data", ALL, &[], "there are no images"),
     refused("system_prompt", ALL, &[], "send a system message"),
     refused(

@@ -277,7 +277,7 @@ impl Body {
     /// Returns the answers to generate for a chat completion.
     pub(crate) fn chat(&self, model: &Model) -> Result<Prepared, ApiError> {
         self.check()?;
-        let (forerun, template) = (model.generator.forerun(), &model.template);
+        let (forerun, template) = (model.generator.forerun(), &*model.template);
         let choice = self.tools.choice()?;
         let mut messages = self.messages(template)?;
         let mut arguments = TemplateArguments {
@@ -458,7 +458,8 @@ impl Body {
         logprobs: Option<usize>,
     ) -> Result<Request, ApiError> {
         let forerun = model.generator.forerun();
-        let mut request = Request { max_tokens, logprobs, sampling, ..Request::default() };
+        let adapter = model.adapter.clone();
+        let mut request = Request { max_tokens, logprobs, sampling, adapter, ..Request::default() };
         self.sampling.apply(model, &mut request)?;
         request.grammar = self.structure.grammar(forerun)?;
         request.validate().map_err(|error| of_engine(&error.into(), "prompt"))?;
