@@ -11,6 +11,7 @@ mod pages;
 mod sequence_cache;
 mod slots;
 mod states;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ use pages::Pages;
 pub use sequence_cache::SequenceCache;
 use slots::Slots;
 use states::States;
+use store::ModelStore;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -77,6 +79,7 @@ pub struct CachePool<S> {
     /// Counts passes. Sequences used in the current pass are never evicted.
     now: u64,
     usage: Arc<PoolUsage>,
+    store: Option<ModelStore>,
 }
 
 impl<S: PageStorage> CachePool<S> {
@@ -93,6 +96,7 @@ impl<S: PageStorage> CachePool<S> {
             retry_at: u64::MAX,
             now: 1,
             usage,
+            store: None,
         };
         pool.with_budget(budget)
     }
@@ -292,6 +296,7 @@ impl<S: PageStorage> CachePool<S> {
                 page.state = Some(state);
                 self.states.use_again(state);
             }
+            self.store_page(cache, number);
         }
     }
 
@@ -306,14 +311,24 @@ impl<S: PageStorage> CachePool<S> {
                 return;
             }
             let key = cache.content_key(number, tokens);
-            let Some(page) = self.pages.find(&key) else { return };
-            self.pages.use_again(page, self.now);
+            let page = match self.pages.find(&key) {
+                Some(page) => {
+                    self.pages.use_again(page, self.now);
+                    page
+                }
+                None => {
+                    let Some(page) = self.restore_page(cache, number, tokens) else { return };
+                    self.pages.publish(page, key);
+                    page
+                }
+            };
             for own in cache.pages.drain(number..) {
                 self.pages.unuse(own, self.now);
             }
             cache.pages.push(page);
             cache.contents.extend(self.pages.slots.get(page).content());
             cache.index.extend_exact(&tokens[held..end]);
+            self.store_page(cache, number);
         }
     }
 

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod cache_dir;
 mod cache_range;
 mod caches;
 mod chat;

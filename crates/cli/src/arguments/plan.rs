@@ -6,7 +6,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// The options that have no effect if nothing is measured.
-const OF_MEASUREMENTS: [&str; 23] = [
+const OF_MEASUREMENTS: [&str; 25] = [
     "check",
     "check_rounds",
     "save_profile",
@@ -19,6 +19,8 @@ const OF_MEASUREMENTS: [&str; 23] = [
     "dtype",
     "kv_type",
     "cache_bytes",
+    "cache_dir",
+    "cache_dir_size",
     "context_length",
     "offline",
     "lookup",

@@ -19,13 +19,15 @@ pub(crate) enum LogFormat {
 
 /// The options of one model, which a file of models has for each of them. A group of arguments that
 /// has another one as its part has no name.
-const OF_ONE_MODEL: [&str; 23] = [
+const OF_ONE_MODEL: [&str; 25] = [
     "ModelArguments",
     "EasySpecArguments",
     "draft_model",
     "dtype",
     "kv_type",
     "cache_bytes",
+    "cache_dir",
+    "cache_dir_size",
     "context_length",
     "offline",
     "method",

@@ -1,0 +1,286 @@
+//! Pages of caches in a folder, which later processes find again.
+//!
+//! Each page, and each state of recurrent layers, is a file of its own, in a folder for each first
+//! byte of its name. A thread writes them, so that answers do not wait; files appear as a whole
+//! (`forerun_output`). Several processes can use a folder at the same time. The time of a file's
+//! last change says when it was last used: the oldest are removed once the budget is used up.
+
+use crate::error::ForerunError;
+use crate::model_source::ModelSource;
+use crate::open_model::OpenModel;
+use crate::ranks::{Fingerprint, RankError};
+use forerun_cache::{PageName, PageStore};
+use forerun_formats::FeatureSource;
+use forerun_model::{CachedTransformer, Forward};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+/// The budget of a folder in bytes, unless another one is set.
+pub(crate) const DEFAULT_FOLDER_BYTES: usize = 10 << 30;
+
+/// What a file starts with. The last two digits are the version of the format.
+const MAGIC: &[u8; 16] = b"forerun page 01\n";
+
+/// The bytes before a file's content: the magic, and a checksum of the name and the content.
+const HEADER: usize = MAGIC.len() + 32;
+
+/// The most bytes that wait for the disk. Pages beyond it are not kept.
+const QUEUE_BYTES: usize = 256 << 20;
+
+/// Of pages that are used together, each later one counts as used so much earlier: without those
+/// before it, it is of no use.
+const EARLIER_PER_PAGE: Duration = Duration::from_millis(1);
+
+/// A [`PageStore`] in a folder. Dropped, it writes what waits.
+pub(crate) struct PageFolder {
+    shared: Arc<Shared>,
+    /// `None` only while it is dropped.
+    queue: Option<Sender<Waiting>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    folder: PathBuf,
+    budget: u64,
+    /// The bytes of the contents in the queue.
+    queued: AtomicUsize,
+    has_warned: AtomicBool,
+}
+
+/// The pages of one model in a folder.
+#[derive(Clone)]
+pub(crate) struct ModelPages {
+    folder: Arc<PageFolder>,
+    /// What tells the model's weights and features apart from others.
+    weights: Arc<str>,
+}
+
+impl ModelPages {
+    /// Names the pages of a model, which was opened as `name` and keeps these features.
+    ///
+    /// # Errors
+    /// If its files cannot be read.
+    pub(crate) fn new(
+        folder: &Arc<PageFolder>,
+        (name, model): (&ModelSource, &OpenModel),
+        features: Option<&FeatureSource>,
+    ) -> Result<Self, RankError> {
+        let weights = match name {
+            ModelSource::Embedded(model) => model.name.to_owned(),
+            _ => format!("{:?}", Fingerprint::of(model.checkpoint.path())?),
+        };
+        let weights = format!("{weights} {features:?}").into();
+        Ok(Self { folder: Arc::clone(folder), weights })
+    }
+
+    /// Returns the model with its pages.
+    ///
+    /// # Errors
+    /// If its first pass fails.
+    pub(crate) fn of<F: Forward>(
+        &self,
+        model: CachedTransformer<F>,
+    ) -> Result<CachedTransformer<F>, String> {
+        let folder = Arc::clone(&self.folder);
+        model.with_store(folder, &self.weights).map_err(|error| error.to_string())
+    }
+}
+
+/// A file that is to be written, with an empty checksum.
+struct Waiting {
+    name: PageName,
+    number: usize,
+    bytes: Vec<u8>,
+}
+
+impl PageFolder {
+    /// Opens a folder, which is created if it does not exist, and starts its thread.
+    ///
+    /// # Errors
+    /// If the folder cannot be written to.
+    pub(crate) fn open(folder: &Path, budget: usize) -> Result<Self, ForerunError> {
+        let error = |cause| ForerunError::CacheDir { path: folder.to_owned(), cause };
+        fs::create_dir_all(folder).map_err(error)?;
+        tempfile::tempfile_in(folder).map_err(error)?;
+        let shared = Arc::new(Shared {
+            folder: folder.to_owned(),
+            budget: budget as u64,
+            queued: AtomicUsize::new(0),
+            has_warned: AtomicBool::new(false),
+        });
+        let (queue, waiting) = mpsc::channel();
+        let writer = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("cache-dir".into());
+        let writer = thread.spawn(move || writer.write_all(&waiting)).map_err(error)?;
+        Ok(Self { shared, queue: Some(queue), writer: Some(writer) })
+    }
+}
+
+impl Drop for PageFolder {
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(writer) = self.writer.take() {
+            drop(writer.join());
+        }
+    }
+}
+
+impl PageStore for PageFolder {
+    fn touch(&self, name: PageName, number: usize) -> bool {
+        touch(&self.shared.path(name), number)
+    }
+
+    fn load(&self, name: PageName, parts: &mut [&mut [u8]]) -> bool {
+        let path = self.shared.path(name);
+        let loaded = read(&path, name, parts);
+        match &loaded {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                self.shared.warn(&format!("{} is removed: {error}", path.display()));
+                drop(fs::remove_file(&path));
+            }
+            Ok(()) => {}
+        }
+        loaded.is_ok()
+    }
+
+    fn save(&self, name: PageName, number: usize, parts: &[&mut [u8]]) {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let queued = &self.shared.queued;
+        if queued.fetch_add(len, Ordering::Relaxed) + len > QUEUE_BYTES {
+            queued.fetch_sub(len, Ordering::Relaxed);
+            return;
+        }
+        let mut bytes = Vec::with_capacity(HEADER + len);
+        bytes.extend(MAGIC);
+        bytes.resize(HEADER, 0);
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        let waiting = Waiting { name, number, bytes };
+        // The thread ends only after the queue.
+        drop(self.queue.as_ref().map(|queue| queue.send(waiting)));
+    }
+}
+
+impl Shared {
+    /// Returns the path of a file: two digits, a folder, and the others.
+    fn path(&self, name: PageName) -> PathBuf {
+        let digits: String = name.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (folder, file) = digits.split_at(2);
+        self.folder.join(folder).join(file)
+    }
+
+    /// Warns once: a broken disk or a copied folder has many broken files.
+    fn warn(&self, message: &str) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!("cache-dir: {message}; there are no more warnings of this kind");
+        }
+    }
+
+    /// Writes what comes through the queue, within the budget.
+    fn write_all(&self, waiting: &Receiver<Waiting>) {
+        let mut used = self.remove_oldest(self.budget);
+        let mut unseen = 0;
+        for Waiting { name, number, mut bytes } in waiting {
+            self.queued.fetch_sub(bytes.len() - HEADER, Ordering::Relaxed);
+            let path = self.path(name);
+            // Several models of a process may have computed it at the same time.
+            if touch(&path, number) {
+                continue;
+            }
+            let new = bytes.len() as u64;
+            // Other processes write as well.
+            if used + new > self.budget || unseen > self.budget / 16 {
+                let room = self.budget - self.budget / 16;
+                used = self.remove_oldest(room.saturating_sub(new));
+                unseen = 0;
+            }
+            let checksum = Sha256::new_with_prefix(name.0).chain_update(&bytes[HEADER..]);
+            bytes[MAGIC.len()..HEADER].copy_from_slice(&checksum.finalize());
+            let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
+            match folder.and_then(|()| forerun_output::write(&path, &bytes)) {
+                Ok(()) => {
+                    touch(&path, number);
+                    (used, unseen) = (used + new, unseen + new);
+                }
+                Err(error) => self.warn(&format!("cannot write {}: {error}", path.display())),
+            }
+        }
+    }
+
+    /// Removes the files that were not used for the longest time until the others have at most
+    /// `budget` bytes. Returns how many they have.
+    fn remove_oldest(&self, budget: u64) -> u64 {
+        let mut files: Vec<(SystemTime, PathBuf, u64)> = Vec::new();
+        for folder in (0..=u8::MAX).map(|byte| self.folder.join(format!("{byte:02x}"))) {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if let Ok(metadata) = entry.metadata()
+                    && metadata.is_file()
+                    && is_own(&entry.file_name().to_string_lossy())
+                    && let Ok(used) = metadata.modified()
+                {
+                    files.push((used, entry.path(), metadata.len()));
+                }
+            }
+        }
+        files.sort();
+        let mut all = files.iter().map(|(_, _, len)| len).sum();
+        for (_, path, len) in files {
+            if all <= budget {
+                break;
+            }
+            drop(fs::remove_file(path));
+            all -= len;
+        }
+        all
+    }
+}
+
+/// Whether a file has the name of a page, or of one that was not completed.
+fn is_own(name: &str) -> bool {
+    let is_hex = |name: &str| name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    name.len() == 62 && is_hex(name) || name.starts_with('.') && name.ends_with(".partial")
+}
+
+/// Notes that a file is in use. Returns whether there is one.
+fn touch(path: &Path, number: usize) -> bool {
+    if !fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        return false;
+    }
+    let Ok(file) = File::open(path) else { return false };
+    let earlier = EARLIER_PER_PAGE * u32::try_from(number).unwrap_or(u32::MAX);
+    // Where this is not allowed, pages are removed in the order in which they were written.
+    drop(SystemTime::now().checked_sub(earlier).map(|used| file.set_modified(used)));
+    true
+}
+
+/// Reads the content of a file.
+fn read(path: &Path, name: PageName, parts: &mut [&mut [u8]]) -> io::Result<()> {
+    let broken = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    let mut file = File::open(path)?;
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let mut header = [0; HEADER];
+    if file.metadata()?.len() != (HEADER + len) as u64 {
+        return broken("it has another size than a page of this model");
+    }
+    file.read_exact(&mut header)?;
+    let (magic, checksum) = header.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return broken("it has another format");
+    }
+    let mut hash = Sha256::new_with_prefix(name.0);
+    for part in parts {
+        file.read_exact(part)?;
+        hash.update(part);
+    }
+    match hash.finalize()[..] == *checksum {
+        true => Ok(()),
+        false => broken("its checksum is wrong"),
+    }
+}
