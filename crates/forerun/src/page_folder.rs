@@ -140,13 +140,12 @@ impl PageStore for PageFolder {
     fn load(&self, name: PageName, parts: &mut [&mut [u8]]) -> bool {
         let path = self.shared.path(name);
         let loaded = read(&path, name, parts);
-        match &loaded {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                self.shared.warn(&format!("{} is removed: {error}", path.display()));
-                drop(fs::remove_file(&path));
-            }
-            Ok(()) => {}
+        // Another process may have removed it.
+        if let Err(error) = &loaded
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            self.shared.warn(&format!("{} is removed: {error}", path.display()));
+            drop(fs::remove_file(&path));
         }
         loaded.is_ok()
     }
@@ -202,7 +201,8 @@ impl Shared {
                 unseen = 0;
             }
             let checksum = Sha256::new_with_prefix(name.0).chain_update(&bytes[HEADER..]);
-            bytes[MAGIC.len()..HEADER].copy_from_slice(&checksum.finalize());
+            let checksum: [u8; 32] = checksum.finalize().into();
+            bytes[MAGIC.len()..HEADER].copy_from_slice(&checksum);
             let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
             match folder.and_then(|()| forerun_output::write(&path, &bytes)) {
                 Ok(()) => {
@@ -230,7 +230,7 @@ impl Shared {
             }
         }
         files.sort();
-        let mut all = files.iter().map(|(_, _, len)| len).sum();
+        let mut all: u64 = files.iter().map(|(_, _, len)| len).sum();
         for (_, path, len) in files {
             if all <= budget {
                 break;
@@ -279,8 +279,9 @@ fn read(path: &Path, name: PageName, parts: &mut [&mut [u8]]) -> io::Result<()> 
         file.read_exact(part)?;
         hash.update(part);
     }
-    match hash.finalize()[..] == *checksum {
-        true => Ok(()),
-        false => broken("its checksum is wrong"),
+    let found: [u8; 32] = hash.finalize().into();
+    if found != *checksum {
+        return broken("its checksum is wrong");
     }
+    Ok(())
 }
