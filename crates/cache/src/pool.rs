@@ -24,10 +24,10 @@ use pages::Pages;
 pub use sequence_cache::SequenceCache;
 use slots::Slots;
 use states::States;
-use store::ModelStore;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use store::ModelStore;
 
 /// Passes after which a pool whose device had no memory for a page or a state asks for it again.
 const RETRY_PASSES: u64 = 1000;

@@ -74,7 +74,10 @@ impl ModelPages {
     ) -> Result<Self, RankError> {
         let weights = match name {
             ModelSource::Embedded(model) => model.name.to_owned(),
-            _ => format!("{:?}", Fingerprint::of(model.checkpoint.path())?),
+            _ => {
+                let Fingerprint { content, changed } = Fingerprint::of(model.checkpoint.path())?;
+                format!("{content} {changed:?}")
+            }
         };
         let weights = format!("{weights} {features:?}").into();
         Ok(Self { folder: Arc::clone(folder), weights })

@@ -21,8 +21,8 @@ pub use workers::{WorkerDescription, WorkerDevice, WorkerModel};
 
 use crate::easyspec::EasySpec;
 use crate::model_source::ModelSource;
-use crate::registry::DrafterKind;
 use crate::page_folder::DEFAULT_FOLDER_BYTES;
+use crate::registry::DrafterKind;
 use drafts::Drafts;
 use forerun_core::{DraftShape, Role};
 use forerun_decode::{DraftLength, PearlOptions, TreeLimits};

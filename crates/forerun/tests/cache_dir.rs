@@ -70,7 +70,7 @@ fn later_engines_find_the_pages_of_every_family_and_type() {
         let rows = if recurrent { ANCHOR_ROWS } else { PAGE_ROWS };
         for held in [0, in_pages(&plain, rows)] {
             let kept = complete(Options { cache_dir: cache_dir.clone(), ..options() }, 0);
-            assert_eq!((kept.tokens, kept.text), (plain.tokens.clone(), plain.text.clone()), "{name}");
+            assert_eq!((&kept.tokens, &kept.text), (&plain.tokens, &plain.text), "{name}");
             assert_eq!(kept.cached_prompt_tokens(), held, "{name}");
         }
     }

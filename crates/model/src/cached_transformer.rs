@@ -3,7 +3,8 @@
 use crate::draft_logits::HeadOutputs;
 use crate::forward::{Forward, Outcomes, OutputRows, Pass, SequencePass, no_storage};
 use forerun_cache::{
-    CacheHit, CachePool, Keep, PAGE_ROWS, PageName, PageStorage, PageStore, PoolUsage, SequenceCache,
+    CacheHit, CachePool, Keep, PAGE_ROWS, PageName, PageStorage, PageStore, PoolUsage,
+    SequenceCache,
 };
 use forerun_core::{Node, SequenceId, TokenId, TokenTree};
 use forerun_formats::{Architecture, Input};

@@ -93,7 +93,11 @@ impl<S: PageStorage> CachePool<S> {
     }
 
     /// Returns the state after the last row of a sequence's page, if the page or the store has one.
-    pub(super) fn state_of_page(&mut self, cache: &SequenceCache, number: usize) -> Option<StateId> {
+    pub(super) fn state_of_page(
+        &mut self,
+        cache: &SequenceCache,
+        number: usize,
+    ) -> Option<StateId> {
         let id = cache.pages[number];
         let page = self.pages.slots.get(id);
         let is_anchor = ((number + 1) * PAGE_ROWS).is_multiple_of(ANCHOR_ROWS);

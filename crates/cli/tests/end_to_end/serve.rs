@@ -61,7 +61,8 @@ fn a_killed_server_leaves_its_pages() {
     };
     let pages = || {
         let folders = std::fs::read_dir(folder.path()).unwrap().flatten();
-        let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten());
+        let files =
+            folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten());
         files.flatten().filter(|file| !file.file_name().to_string_lossy().starts_with('.')).count()
     };
     let (mut first, mut expected) = (None, 0);

@@ -111,9 +111,9 @@ impl OpenedPlan {
         };
         let folder = plan.cache_dir().map(|(folder, bytes)| PageFolder::open(folder, bytes));
         let folder = folder.transpose()?.map(Arc::new);
-        let pages = folder.as_ref().map(|folder| {
-            ModelPages::new(folder, (plan.model(), &target), features.as_ref())
-        });
+        let pages = folder
+            .as_ref()
+            .map(|folder| ModelPages::new(folder, (plan.model(), &target), features.as_ref()));
         let load = |drafter: OpenDrafter<'_>| {
             let of_target = match drafter.gpu() {
                 Some(gpu) => gpu_targets.get(&gpu).filter(|_| !is_split).cloned(),

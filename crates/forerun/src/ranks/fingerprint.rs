@@ -20,7 +20,6 @@ const STRETCH: u64 = 1 << 18;
 const BLOCK: u64 = 1 << 12;
 
 /// What is known of a model's files without reading all of them.
-#[derive(Debug, PartialEq)]
 pub(crate) struct Fingerprint {
     /// A digest of a part of their bytes, by which two machines can compare them.
     pub(crate) content: String,
