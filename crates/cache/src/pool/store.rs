@@ -1,5 +1,6 @@
 //! What a store outside of the pool keeps, and what is restored from it.
 
+use super::pages::Before;
 use super::{CachePool, SequenceCache};
 use crate::page::{PAGE_ROWS, PageId, PageStorage};
 use crate::states::{ANCHOR_ROWS, StateId};
@@ -42,13 +43,13 @@ impl<S: PageStorage> CachePool<S> {
         tokens: &[TokenId],
     ) -> Option<(Arc<dyn PageStore>, PageName)> {
         let ModelStore { store, model } = self.store.as_ref()?;
-        let before = match number.checked_sub(1) {
-            Some(before) => self.pages.slots.get(cache.pages[before]).name?,
-            None if cache.root.is_some() => return None,
-            None => *model,
+        let (before, tokens) = cache.content_key(number, tokens);
+        let before = match before {
+            Before::Root(None) => *model,
+            Before::Root(Some(_)) => return None,
+            Before::Page(_) => self.pages.slots.get(cache.pages[number - 1]).name?,
         };
-        let name = before.after(&tokens[number * PAGE_ROWS..(number + 1) * PAGE_ROWS]);
-        Some((Arc::clone(store), name))
+        Some((Arc::clone(store), before.after(&tokens)))
     }
 
     /// Has the store keep a published page of a sequence, and its state.
