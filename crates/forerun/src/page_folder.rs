@@ -13,12 +13,13 @@ use forerun_cache::{PageName, PageStore};
 use forerun_formats::FeatureSource;
 use forerun_model::{CachedTransformer, Forward};
 use sha2::{Digest, Sha256};
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
@@ -52,6 +53,8 @@ struct Shared {
     /// The bytes of the contents in the queue.
     queued: AtomicUsize,
     has_warned: AtomicBool,
+    /// Once a file was broken: those that are known to be whole.
+    whole: Mutex<Option<HashSet<PageName>>>,
 }
 
 /// The pages of one model in a folder.
@@ -117,6 +120,7 @@ impl PageFolder {
             budget: budget as u64,
             queued: AtomicUsize::new(0),
             has_warned: AtomicBool::new(false),
+            whole: Mutex::default(),
         });
         let (queue, waiting) = mpsc::channel();
         let writer = Arc::clone(&shared);
@@ -137,7 +141,8 @@ impl Drop for PageFolder {
 
 impl PageStore for PageFolder {
     fn touch(&self, name: PageName, number: usize) -> bool {
-        touch(&self.shared.path(name), number)
+        let path = self.shared.path(name);
+        touch(&path, number) && self.shared.is_trusted(&path, name)
     }
 
     fn load(&self, name: PageName, parts: &mut [&mut [u8]]) -> bool {
@@ -147,8 +152,8 @@ impl PageStore for PageFolder {
         if let Err(error) = &loaded
             && error.kind() != io::ErrorKind::NotFound
         {
-            self.shared.warn(&format!("{} is removed: {error}", path.display()));
-            drop(fs::remove_file(&path));
+            self.shared.remove_broken(&path, error);
+            self.shared.whole().get_or_insert_default().remove(&name);
         }
         loaded.is_ok()
     }
@@ -182,6 +187,32 @@ impl Shared {
     fn warn(&self, message: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!("cache-dir: {message}; there are no more warnings of this kind");
+        }
+    }
+
+    fn whole(&self) -> MutexGuard<'_, Option<HashSet<PageName>>> {
+        self.whole.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove_broken(&self, path: &Path, error: &io::Error) {
+        self.warn(&format!("{} is removed: {error}", path.display()));
+        drop(fs::remove_file(path));
+    }
+
+    /// Whether a file may be counted on. Where one was broken, others may be as well, so each is
+    /// read once and removed if it is. Otherwise it would never be written again.
+    fn is_trusted(&self, path: &Path, name: PageName) -> bool {
+        let mut whole = self.whole();
+        let Some(whole) = &mut *whole else { return true };
+        if whole.contains(&name) {
+            return true;
+        }
+        match read_whole(path, name) {
+            Ok(()) => whole.insert(name),
+            Err(error) => {
+                self.remove_broken(path, &error);
+                false
+            }
         }
     }
 
@@ -265,26 +296,47 @@ fn touch(path: &Path, number: usize) -> bool {
 
 /// Reads the content of a file.
 fn read(path: &Path, name: PageName, parts: &mut [&mut [u8]]) -> io::Result<()> {
-    let broken = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
     let mut file = File::open(path)?;
     let len: usize = parts.iter().map(|part| part.len()).sum();
-    let mut header = [0; HEADER];
     if file.metadata()?.len() != (HEADER + len) as u64 {
-        return broken("it has another size than a page of this model");
+        return Err(broken("it has another size than a page of this model"));
     }
+    let mut header = [0; HEADER];
     file.read_exact(&mut header)?;
+    for part in parts.iter_mut() {
+        file.read_exact(part)?;
+    }
+    check(&header, name, parts.iter().map(|part| &**part))
+}
+
+/// Checks the content of a file.
+fn read_whole(path: &Path, name: PageName) -> io::Result<()> {
+    let bytes = fs::read(path)?;
+    match bytes.split_at_checked(HEADER) {
+        Some((header, content)) => check(header, name, [content]),
+        None => Err(broken("it has no header")),
+    }
+}
+
+/// Checks that a content is what was saved under its name.
+fn check<'a>(
+    header: &[u8],
+    name: PageName,
+    parts: impl IntoIterator<Item = &'a [u8]>,
+) -> io::Result<()> {
     let (magic, checksum) = header.split_at(MAGIC.len());
     if magic != MAGIC {
-        return broken("it has another format");
+        return Err(broken("it has another format"));
     }
     let mut hash = Sha256::new_with_prefix(name.0);
-    for part in parts {
-        file.read_exact(part)?;
-        hash.update(part);
-    }
+    parts.into_iter().for_each(|part| hash.update(part));
     let found: [u8; 32] = hash.finalize().into();
     if found != *checksum {
-        return broken("its checksum is wrong");
+        return Err(broken("its checksum is wrong"));
     }
     Ok(())
+}
+
+fn broken(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
