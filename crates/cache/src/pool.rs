@@ -286,6 +286,7 @@ impl<S: PageStorage> CachePool<S> {
                     cache.pages[number] = page;
                 }
             }
+            self.store_page(cache, number);
             let end = (number + 1) * PAGE_ROWS;
             let page = self.pages.slots.get_mut(cache.pages[number]);
             cache.contents.extend(page.content());
@@ -295,8 +296,8 @@ impl<S: PageStorage> CachePool<S> {
             {
                 page.state = Some(state);
                 self.states.use_again(state);
+                self.store_state(cache.pages[number], number, state);
             }
-            self.store_page(cache, number);
         }
     }
 
@@ -328,7 +329,6 @@ impl<S: PageStorage> CachePool<S> {
             cache.pages.push(page);
             cache.contents.extend(self.pages.slots.get(page).content());
             cache.index.extend_exact(&tokens[held..end]);
-            self.store_page(cache, number);
         }
     }
 

@@ -257,7 +257,7 @@ impl<'p> OpenDrafter<'p> {
     ) -> Result<LoadedDrafter, ForerunError> {
         let pass_per_mille = self.pass_per_mille(target);
         let pages = match (&self.checkpoint, folder) {
-            (DrafterCheckpoint::Model { model, .. }, Some(folder)) => {
+            (DrafterCheckpoint::Model { model, .. }, Some(folder)) if self.gpu.is_none() => {
                 Some(ModelPages::new(folder, (self.name, model), None)?)
             }
             _ => None,

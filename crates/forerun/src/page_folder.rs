@@ -1,23 +1,24 @@
 //! Pages of caches in a folder, which later processes find again.
 //!
 //! Each page, and each state of recurrent layers, is a file of its own, in a folder for each first
-//! byte of its name. A thread writes them, so that answers do not wait; files appear as a whole
-//! (`forerun_output`). Several processes can use a folder at the same time. The time of a file's
+//! byte of its name, which only its owner can read. A thread writes them, so that answers do not
+//! wait; files appear as a whole, and a checksum tells those that a crash broke. Several processes can use a folder at the same time. The time of a file's
 //! last change says when it was last used: the oldest are removed once the budget is used up.
 
 use crate::error::ForerunError;
 use crate::model_source::ModelSource;
 use crate::open_model::OpenModel;
-use crate::ranks::{Fingerprint, RankError};
+use crate::ranks::Fingerprint;
 use forerun_cache::{PageName, PageStore};
+use forerun_cpu::{ARITHMETIC, Isa};
 use forerun_formats::FeatureSource;
 use forerun_model::{CachedTransformer, Forward};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -50,18 +51,33 @@ pub(crate) struct PageFolder {
 struct Shared {
     folder: PathBuf,
     budget: u64,
-    /// The bytes of the contents in the queue.
-    queued: AtomicUsize,
-    has_warned: AtomicBool,
+    queued: Mutex<Queued>,
+    has_warned: [AtomicBool; 3],
     /// Once a file was broken: those that are known to be whole.
     whole: Mutex<Option<HashSet<PageName>>>,
+}
+
+/// What is in the queue: names, and the bytes of their contents.
+#[derive(Default)]
+struct Queued {
+    names: HashSet<PageName>,
+    bytes: usize,
+}
+
+/// What a warning is about. There is one of each.
+enum Trouble {
+    Read,
+    Write,
+    Model,
 }
 
 /// The pages of one model in a folder.
 #[derive(Clone)]
 pub(crate) struct ModelPages {
     folder: Arc<PageFolder>,
-    /// What tells the model's weights and features apart from others.
+    /// The name under which the model was opened.
+    model: String,
+    /// What tells the model's weights, features and arithmetic apart from others.
     weights: Arc<str>,
 }
 
@@ -69,12 +85,12 @@ impl ModelPages {
     /// Names the pages of a model, which was opened as `name` and keeps these features.
     ///
     /// # Errors
-    /// If its files cannot be read.
+    /// If its files cannot be read, or `FORERUN_ISA` is wrong.
     pub(crate) fn new(
         folder: &Arc<PageFolder>,
         (name, model): (&ModelSource, &OpenModel),
         features: Option<&FeatureSource>,
-    ) -> Result<Self, RankError> {
+    ) -> Result<Self, ForerunError> {
         let weights = match name {
             ModelSource::Embedded(model) => model.name.to_owned(),
             _ => {
@@ -82,8 +98,10 @@ impl ModelPages {
                 format!("{content} {changed:?}")
             }
         };
-        let weights = format!("{weights} {features:?}").into();
-        Ok(Self { folder: Arc::clone(folder), weights })
+        let (isa, version) = (Isa::from_environment()?, env!("CARGO_PKG_VERSION"));
+        let weights = format!("{MAGIC:?} {version} {ARITHMETIC} {isa} {weights} {features:?}");
+        let folder = Arc::clone(folder);
+        Ok(Self { folder, model: name.to_string(), weights: weights.into() })
     }
 
     /// Returns the model with its pages.
@@ -95,7 +113,12 @@ impl ModelPages {
         model: CachedTransformer<F>,
     ) -> Result<CachedTransformer<F>, String> {
         let folder = Arc::clone(&self.folder);
-        model.with_store(folder, &self.weights).map_err(|error| error.to_string())
+        let model = model.with_store(folder, &self.weights).map_err(|error| error.to_string())?;
+        if !model.pool().has_store() {
+            let message = format!("nothing is kept of {}", self.model);
+            self.folder.shared.warn(Trouble::Model, &message);
+        }
+        Ok(model)
     }
 }
 
@@ -113,13 +136,13 @@ impl PageFolder {
     /// If the folder cannot be written to.
     pub(crate) fn open(folder: &Path, budget: usize) -> Result<Self, ForerunError> {
         let error = |cause| ForerunError::CacheDir { path: folder.to_owned(), cause };
-        fs::create_dir_all(folder).map_err(error)?;
+        create_folder(folder).map_err(error)?;
         tempfile::tempfile_in(folder).map_err(error)?;
         let shared = Arc::new(Shared {
             folder: folder.to_owned(),
             budget: budget as u64,
-            queued: AtomicUsize::new(0),
-            has_warned: AtomicBool::new(false),
+            queued: Mutex::default(),
+            has_warned: Default::default(),
             whole: Mutex::default(),
         });
         let (queue, waiting) = mpsc::channel();
@@ -148,23 +171,22 @@ impl PageStore for PageFolder {
     fn load(&self, name: PageName, parts: &mut [&mut [u8]]) -> bool {
         let path = self.shared.path(name);
         let loaded = read(&path, name, parts);
-        // Another process may have removed it.
         if let Err(error) = &loaded
-            && error.kind() != io::ErrorKind::NotFound
+            && self.shared.remove_broken(&path, error)
         {
-            self.shared.remove_broken(&path, error);
-            self.shared.whole().get_or_insert_default().remove(&name);
+            lock(&self.shared.whole).get_or_insert_default().remove(&name);
         }
         loaded.is_ok()
     }
 
     fn save(&self, name: PageName, number: usize, parts: &[&mut [u8]]) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        let queued = &self.shared.queued;
-        if queued.fetch_add(len, Ordering::Relaxed) + len > QUEUE_BYTES {
-            queued.fetch_sub(len, Ordering::Relaxed);
+        let mut queued = lock(&self.shared.queued);
+        if queued.bytes + len > QUEUE_BYTES || !queued.names.insert(name) {
             return;
         }
+        queued.bytes += len;
+        drop(queued);
         let mut bytes = Vec::with_capacity(HEADER + len);
         bytes.extend(MAGIC);
         bytes.resize(HEADER, 0);
@@ -184,25 +206,29 @@ impl Shared {
     }
 
     /// Warns once: a broken disk or a copied folder has many broken files.
-    fn warn(&self, message: &str) {
-        if !self.has_warned.swap(true, Ordering::Relaxed) {
+    fn warn(&self, trouble: Trouble, message: &str) {
+        if !self.has_warned[trouble as usize].swap(true, Ordering::Relaxed) {
             tracing::warn!("cache-dir: {message}; there are no more warnings of this kind");
         }
     }
 
-    fn whole(&self) -> MutexGuard<'_, Option<HashSet<PageName>>> {
-        self.whole.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn remove_broken(&self, path: &Path, error: &io::Error) {
-        self.warn(&format!("{} is removed: {error}", path.display()));
-        drop(fs::remove_file(path));
+    /// Removes a file if this error of reading it says that it is broken. Returns whether it is.
+    fn remove_broken(&self, path: &Path, error: &io::Error) -> bool {
+        let is_broken =
+            matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
+        if is_broken {
+            self.warn(Trouble::Read, &format!("{} is removed: {error}", path.display()));
+            drop(fs::remove_file(path));
+        } else if error.kind() != io::ErrorKind::NotFound {
+            self.warn(Trouble::Read, &format!("cannot read {}: {error}", path.display()));
+        }
+        is_broken
     }
 
     /// Whether a file may be counted on. Where one was broken, others may be as well, so each is
     /// read once and removed if it is. Otherwise it would never be written again.
     fn is_trusted(&self, path: &Path, name: PageName) -> bool {
-        let mut whole = self.whole();
+        let mut whole = lock(&self.whole);
         let Some(whole) = &mut *whole else { return true };
         if whole.contains(&name) {
             return true;
@@ -221,31 +247,42 @@ impl Shared {
         let mut used = self.remove_oldest(self.budget);
         let mut unseen = 0;
         for Waiting { name, number, mut bytes } in waiting {
-            self.queued.fetch_sub(bytes.len() - HEADER, Ordering::Relaxed);
             let path = self.path(name);
+            let (new, room) = (bytes.len() as u64, self.budget - self.budget / 16);
+            if new > room {
+                let message = format!("a file of {new} bytes does not fit in {}", self.budget);
+                self.warn(Trouble::Write, &message);
+            }
             // Several models of a process may have computed it at the same time.
-            if touch(&path, number) {
+            if new > room || touch(&path, number) {
+                self.leave_queue(name, &bytes);
                 continue;
             }
-            let new = bytes.len() as u64;
             // Other processes write as well.
             if used + new > self.budget || unseen > self.budget / 16 {
-                let room = self.budget - self.budget / 16;
-                used = self.remove_oldest(room.saturating_sub(new));
-                unseen = 0;
+                (used, unseen) = (self.remove_oldest(room - new), 0);
             }
             let checksum = Sha256::new_with_prefix(name.0).chain_update(&bytes[HEADER..]);
             let checksum: [u8; 32] = checksum.finalize().into();
             bytes[MAGIC.len()..HEADER].copy_from_slice(&checksum);
-            let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
-            match folder.and_then(|()| forerun_output::write(&path, &bytes)) {
+            match write(&path, &bytes) {
                 Ok(()) => {
                     touch(&path, number);
                     (used, unseen) = (used + new, unseen + new);
                 }
-                Err(error) => self.warn(&format!("cannot write {}: {error}", path.display())),
+                Err(error) => {
+                    let message = format!("cannot write {}: {error}", path.display());
+                    self.warn(Trouble::Write, &message);
+                }
             }
+            self.leave_queue(name, &bytes);
         }
+    }
+
+    fn leave_queue(&self, name: PageName, bytes: &[u8]) {
+        let mut queued = lock(&self.queued);
+        queued.names.remove(&name);
+        queued.bytes -= bytes.len() - HEADER;
     }
 
     /// Removes the files that were not used for the longest time until the others have at most
@@ -269,11 +306,34 @@ impl Shared {
             if all <= budget {
                 break;
             }
-            drop(fs::remove_file(path));
-            all -= len;
+            if fs::remove_file(path).is_ok() {
+                all -= len;
+            }
         }
         all
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Creates a folder for its owner alone: prompts can be told from keys and values.
+fn create_folder(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(path)
+}
+
+/// Writes a file as a whole. It need not survive a crash of the system.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    create_folder(folder)?;
+    let mut file = tempfile::Builder::new().prefix(".").suffix(".partial").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// Whether a file has the name of a page, or of one that was not completed.

@@ -289,6 +289,13 @@ fn cache_dir(
             None => Ok(None),
         };
     };
+    if options.cache_dir_size == Some(0) {
+        return Err(PlanError::Range {
+            option: "cache_dir_size",
+            found: "0".into(),
+            expected: "at least 1".into(),
+        });
+    }
     let is_on_cores = |replica| placement.gpu_of(Role::Target(replica)).is_none();
     if !placement.ranks().is_empty() || !(0..placement.replicas()).all(is_on_cores) {
         return Err(PlanError::conflict(

@@ -183,6 +183,23 @@ fn a_folder_keeps_to_its_budget() {
         // The first one is used each time, and stays.
         assert!(complete(options(), 0).cached_prompt_tokens() > 0, "{number}");
     }
+    // Less than a page.
+    complete(Options { cache_dir_size: Some(1_000), ..with_folder(&model, folder.path()) }, 0);
+    assert_eq!(files(folder.path()), []);
+}
+
+#[cfg(unix)]
+#[test]
+fn only_the_owner_can_read_pages() {
+    use std::os::unix::fs::PermissionsExt;
+    let (models, model) = llama();
+    let folder = models.path().join("pages");
+    complete(with_folder(&model, &folder), 0);
+    let folders = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    for path in folders.chain([folder.clone()]) {
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{}", path.display());
+    }
 }
 
 #[test]

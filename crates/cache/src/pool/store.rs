@@ -24,6 +24,12 @@ impl<S: PageStorage> CachePool<S> {
         Self { store: Some(ModelStore { store, model }), ..self }
     }
 
+    /// Whether there is a store.
+    #[must_use]
+    pub fn has_store(&self) -> bool {
+        self.store.is_some()
+    }
+
     /// Returns the memory of a sequence's first page and last state, if the host can reach it: what
     /// a store would keep, so that other arithmetic and other layouts can be told apart.
     pub fn sample(&mut self, sequence: SequenceId) -> Option<Vec<u8>> {
@@ -52,23 +58,27 @@ impl<S: PageStorage> CachePool<S> {
         Some((Arc::clone(store), before.after(&tokens)))
     }
 
-    /// Has the store keep a published page of a sequence, and its state.
+    /// Has the store keep a page of a sequence, which was just published or was published before.
     pub(super) fn store_page(&mut self, cache: &SequenceCache, number: usize) {
         let Some((store, name)) = self.stored(cache, number, cache.index.prefix()) else { return };
         let id = cache.pages[number];
-        let page = self.pages.slots.get_mut(id);
-        page.name = Some(name);
-        let state = page.state;
-        if !store.touch(name, number)
+        let is_new = self.pages.slots.get_mut(id).name.replace(name).is_none();
+        if is_new
+            && !store.touch(name, number)
             && let Some(parts) = self.storage.page_parts(id)
         {
             store.save(name, number, &parts);
         }
-        if let Some(state) = state
-            && !store.touch(name.of_state(), number)
+    }
+
+    /// Has the store keep the state that a page was given.
+    pub(super) fn store_state(&mut self, page: PageId, number: usize, state: StateId) {
+        if let Some(ModelStore { store, .. }) = &self.store
+            && let Some(name) = self.pages.slots.get(page).name.map(PageName::of_state)
+            && !store.touch(name, number)
             && let Some(parts) = self.storage.state_parts(state)
         {
-            store.save(name.of_state(), number, &parts);
+            store.save(name, number, &parts);
         }
     }
 
@@ -80,13 +90,17 @@ impl<S: PageStorage> CachePool<S> {
         tokens: &[TokenId],
     ) -> Option<PageId> {
         let (store, name) = self.stored(cache, number, tokens)?;
-        let has_room = self.free_slots() > cache.pages.len() * PAGE_ROWS;
+        // Sequences of the batch that have no pass yet keep their pages.
+        let others = self.sequences.values().filter(|cache| self.is_in_batch(cache));
+        let others: usize = others.map(|cache| cache.pages.len()).sum();
+        let has_room = self.pages.slots.budget > others + cache.pages.len();
         if !has_room || !store.touch(name, number) {
             return None;
         }
         let page = self.allocate().ok()?;
         let parts = self.storage.page_parts(page);
         if parts.is_some_and(|mut parts| store.load(name, &mut parts)) {
+            self.pages.slots.get_mut(page).name = Some(name);
             return Some(page);
         }
         self.pages.unuse(page, self.now);

@@ -54,11 +54,11 @@ pub struct EngineArguments {
     /// Keep the keys and values of prompts and answers in a folder, for later runs.
     ///
     /// A long prompt that has been read before, also by another process, is not computed again.
-    /// Only for models on the cores of this machine.
+    /// Only for models on the cores of this machine. `plan` and `certify` ignore it.
     #[arg(long, value_name = "DIR", help_heading = MODEL)]
     pub(crate) cache_dir: Option<PathBuf>,
 
-    /// Bytes of the files in `--cache-dir`; the least recently used are removed [default: 10G]
+    /// About the most bytes in `--cache-dir`; the least recently used files go [default: 10G]
     #[arg(
         long,
         value_name = "BYTES",

@@ -6,7 +6,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// The options that have no effect if nothing is measured.
-const OF_MEASUREMENTS: [&str; 25] = [
+const OF_MEASUREMENTS: [&str; 23] = [
     "check",
     "check_rounds",
     "save_profile",
@@ -19,8 +19,6 @@ const OF_MEASUREMENTS: [&str; 25] = [
     "dtype",
     "kv_type",
     "cache_bytes",
-    "cache_dir",
-    "cache_dir_size",
     "context_length",
     "offline",
     "lookup",

@@ -97,6 +97,8 @@ impl OpenedPlan {
             })?;
             memory::check(needed)?;
         }
+        let folder = plan.cache_dir().map(|(folder, bytes)| PageFolder::open(folder, bytes));
+        let folder = folder.transpose()?.map(Arc::new);
         let part_types = (target_types, core_part);
         let mut load = || loader.load_part(plan.model(), &target.checkpoint, part_types);
         let weights = needs_target.then(&mut load).transpose()?;
@@ -109,8 +111,6 @@ impl OpenedPlan {
             Some((_, on_gpus)) => on_gpus,
             None => on_gpus.collect::<Result<HashMap<_, _>, _>>()?,
         };
-        let folder = plan.cache_dir().map(|(folder, bytes)| PageFolder::open(folder, bytes));
-        let folder = folder.transpose()?.map(Arc::new);
         let pages = folder
             .as_ref()
             .map(|folder| ModelPages::new(folder, (plan.model(), &target), features.as_ref()));

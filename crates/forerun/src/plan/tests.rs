@@ -139,6 +139,11 @@ fn pages_are_kept_of_targets_on_cores() {
     }
     let error = plan(|options| options.cache_dir_size = Some(1));
     assert!(error.is_err_and(|error| error.contains("no effect without `cache_dir`")));
+    let error = plan(|options| {
+        cache_dir(options);
+        options.cache_dir_size = Some(0);
+    });
+    assert!(error.is_err_and(|error| error.contains("`cache_dir_size` is 0")));
 }
 
 #[test]
