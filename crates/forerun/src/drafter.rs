@@ -260,7 +260,11 @@ impl<'p> OpenDrafter<'p> {
             (DrafterCheckpoint::Model { model, .. }, Some(folder)) if self.gpu.is_none() => {
                 Some(ModelPages::new(folder, (self.name, model), None)?)
             }
-            _ => None,
+            (_, Some(folder)) => {
+                folder.warn_of(self.name);
+                None
+            }
+            (_, None) => None,
         };
         let Self { index, gpu, part, name, checkpoint } = self;
         let types = plan.types();

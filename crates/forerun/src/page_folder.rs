@@ -2,8 +2,9 @@
 //!
 //! Each page, and each state of recurrent layers, is a file of its own, in a folder for each first
 //! byte of its name, which only its owner can read. A thread writes them, so that answers do not
-//! wait; files appear as a whole, and a checksum tells those that a crash broke. Several processes can use a folder at the same time. The time of a file's
-//! last change says when it was last used: the oldest are removed once the budget is used up.
+//! wait; files appear as a whole, and a checksum tells those that a crash broke. Several processes
+//! can use a folder at the same time. The time of a file's last change says when it was last used:
+//! the oldest are removed once the budget is used up.
 
 use crate::error::ForerunError;
 use crate::model_source::ModelSource;
@@ -65,6 +66,7 @@ struct Queued {
 }
 
 /// What a warning is about. There is one of each.
+#[derive(Clone, Copy)]
 enum Trouble {
     Read,
     Write,
@@ -75,8 +77,7 @@ enum Trouble {
 #[derive(Clone)]
 pub(crate) struct ModelPages {
     folder: Arc<PageFolder>,
-    /// The name under which the model was opened.
-    model: String,
+    model: ModelSource,
     /// What tells the model's weights, features and arithmetic apart from others.
     weights: Arc<str>,
 }
@@ -101,7 +102,7 @@ impl ModelPages {
         let (isa, version) = (Isa::from_environment()?, env!("CARGO_PKG_VERSION"));
         let weights = format!("{MAGIC:?} {version} {ARITHMETIC} {isa} {weights} {features:?}");
         let folder = Arc::clone(folder);
-        Ok(Self { folder, model: name.to_string(), weights: weights.into() })
+        Ok(Self { folder, model: name.clone(), weights: weights.into() })
     }
 
     /// Returns the model with its pages.
@@ -115,8 +116,7 @@ impl ModelPages {
         let folder = Arc::clone(&self.folder);
         let model = model.with_store(folder, &self.weights).map_err(|error| error.to_string())?;
         if !model.pool().has_store() {
-            let message = format!("nothing is kept of {}", self.model);
-            self.folder.shared.warn(Trouble::Model, &message);
+            self.folder.warn_of(&self.model);
         }
         Ok(model)
     }
@@ -142,7 +142,7 @@ impl PageFolder {
             folder: folder.to_owned(),
             budget: budget as u64,
             queued: Mutex::default(),
-            has_warned: Default::default(),
+            has_warned: [const { AtomicBool::new(false) }; 3],
             whole: Mutex::default(),
         });
         let (queue, waiting) = mpsc::channel();
@@ -150,6 +150,15 @@ impl PageFolder {
         let thread = thread::Builder::new().name("cache-dir".into());
         let writer = thread.spawn(move || writer.write_all(&waiting)).map_err(error)?;
         Ok(Self { shared, queue: Some(queue), writer: Some(writer) })
+    }
+
+    /// Warns of a model that has no pages here.
+    pub(crate) fn warn_of(&self, model: &ModelSource) {
+        let message = format!(
+            "nothing is kept of {model}: encoders, drafters on GPUs or on a target's hidden states, \
+             and contexts of less than a page have none"
+        );
+        self.shared.warn(Trouble::Model, &message);
     }
 }
 
@@ -181,6 +190,11 @@ impl PageStore for PageFolder {
 
     fn save(&self, name: PageName, number: usize, parts: &[&mut [u8]]) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
+        let new = (HEADER + len) as u64;
+        if new > self.shared.room() {
+            let message = format!("{new} bytes do not fit in {}", self.shared.budget);
+            return self.shared.warn(Trouble::Write, &message);
+        }
         let mut queued = lock(&self.shared.queued);
         if queued.bytes + len > QUEUE_BYTES || !queued.names.insert(name) {
             return;
@@ -203,6 +217,11 @@ impl Shared {
         let digits: String = name.0.iter().map(|byte| format!("{byte:02x}")).collect();
         let (folder, file) = digits.split_at(2);
         self.folder.join(folder).join(file)
+    }
+
+    /// Returns the bytes that the files may have after the oldest were removed.
+    fn room(&self) -> u64 {
+        self.budget - self.budget / 16
     }
 
     /// Warns once: a broken disk or a copied folder has many broken files.
@@ -247,20 +266,19 @@ impl Shared {
         let mut used = self.remove_oldest(self.budget);
         let mut unseen = 0;
         for Waiting { name, number, mut bytes } in waiting {
+            let mut queued = lock(&self.queued);
+            queued.names.remove(&name);
+            queued.bytes -= bytes.len() - HEADER;
+            drop(queued);
             let path = self.path(name);
-            let (new, room) = (bytes.len() as u64, self.budget - self.budget / 16);
-            if new > room {
-                let message = format!("a file of {new} bytes does not fit in {}", self.budget);
-                self.warn(Trouble::Write, &message);
-            }
             // Several models of a process may have computed it at the same time.
-            if new > room || touch(&path, number) {
-                self.leave_queue(name, &bytes);
+            if touch(&path, number) {
                 continue;
             }
+            let new = bytes.len() as u64;
             // Other processes write as well.
             if used + new > self.budget || unseen > self.budget / 16 {
-                (used, unseen) = (self.remove_oldest(room - new), 0);
+                (used, unseen) = (self.remove_oldest(self.room() - new), 0);
             }
             let checksum = Sha256::new_with_prefix(name.0).chain_update(&bytes[HEADER..]);
             let checksum: [u8; 32] = checksum.finalize().into();
@@ -275,14 +293,7 @@ impl Shared {
                     self.warn(Trouble::Write, &message);
                 }
             }
-            self.leave_queue(name, &bytes);
         }
-    }
-
-    fn leave_queue(&self, name: PageName, bytes: &[u8]) {
-        let mut queued = lock(&self.queued);
-        queued.names.remove(&name);
-        queued.bytes -= bytes.len() - HEADER;
     }
 
     /// Removes the files that were not used for the longest time until the others have at most
