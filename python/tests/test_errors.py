@@ -185,6 +185,7 @@ def test_engines_that_cannot_be_opened() -> None:
         ({"gpu_layers": 0}, "`gpu_layers` is 0"),
         ({"threads": -1}, "`threads` is -1"),
         ({"kv_cache_memory_bytes": -1}, "`kv_cache_memory_bytes` is -1"),
+        ({"cache_dir_size": 1}, "`cache_dir_size` has no effect without `cache_dir`"),
         ({"max_num_seqs": 0}, "`max_num_seqs` is 0"),
         ({"method": "pearl", "tree": "top:4x5"}, "pearl"),
     ]

@@ -7,6 +7,7 @@
 //! * The states of recurrent layers are kept after some rows, and found again by the same
 //!   comparison of tokens ([`StateStep`]).
 //! * [`PageStorage`] is the device's: it stores the rows of pages, in its own layout.
+//! * A [`PageStore`] keeps pages outside of a pool.
 //!
 //! This crate has no tensors, files or threads.
 
@@ -14,6 +15,7 @@ mod index;
 mod page;
 mod pool;
 mod states;
+mod store;
 mod usage;
 
 pub use index::{CacheHit, CacheIndex, Keep};
@@ -22,4 +24,5 @@ pub use pool::{CachePool, Root, SequenceCache};
 pub use states::{
     ANCHOR_ROWS, KEPT_OUTPUT_ROWS, RECENT_STATES, SHORT_PASS_ROWS, StateBefore, StateId, StateStep,
 };
+pub use store::{PageName, PageStore};
 pub use usage::{PageEvent, PoolUsage};

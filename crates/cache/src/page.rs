@@ -101,6 +101,12 @@ pub trait PageStorage {
     /// Frees the memory of a page.
     fn release(&mut self, page: PageId);
 
+    /// Returns the memory of a page's rows, in parts that have the same sizes for all pages. `None`
+    /// if the host cannot reach it.
+    fn page_parts(&mut self, _page: PageId) -> Option<Vec<&mut [u8]>> {
+        None
+    }
+
     /// Returns the size in bytes of the state that the recurrent layers keep after a row; 0 for a
     /// model without such layers, which has no states.
     fn state_bytes(&self) -> usize {
@@ -121,4 +127,9 @@ pub trait PageStorage {
 
     /// Frees the memory of a state.
     fn release_state(&mut self, _state: StateId) {}
+
+    /// Returns the memory of a state, as [`PageStorage::page_parts`] does of a page.
+    fn state_parts(&mut self, _state: StateId) -> Option<Vec<&mut [u8]>> {
+        None
+    }
 }

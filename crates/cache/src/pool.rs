@@ -11,6 +11,7 @@ mod pages;
 mod sequence_cache;
 mod slots;
 mod states;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use states::States;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use store::ModelStore;
 
 /// Passes after which a pool whose device had no memory for a page or a state asks for it again.
 const RETRY_PASSES: u64 = 1000;
@@ -77,6 +79,7 @@ pub struct CachePool<S> {
     /// Counts passes. Sequences used in the current pass are never evicted.
     now: u64,
     usage: Arc<PoolUsage>,
+    store: Option<ModelStore>,
 }
 
 impl<S: PageStorage> CachePool<S> {
@@ -93,6 +96,7 @@ impl<S: PageStorage> CachePool<S> {
             retry_at: u64::MAX,
             now: 1,
             usage,
+            store: None,
         };
         pool.with_budget(budget)
     }
@@ -282,6 +286,7 @@ impl<S: PageStorage> CachePool<S> {
                     cache.pages[number] = page;
                 }
             }
+            self.store_page(cache, number);
             let end = (number + 1) * PAGE_ROWS;
             let page = self.pages.slots.get_mut(cache.pages[number]);
             cache.contents.extend(page.content());
@@ -291,6 +296,7 @@ impl<S: PageStorage> CachePool<S> {
             {
                 page.state = Some(state);
                 self.states.use_again(state);
+                self.store_state(cache.pages[number], number, state);
             }
         }
     }
@@ -306,8 +312,17 @@ impl<S: PageStorage> CachePool<S> {
                 return;
             }
             let key = cache.content_key(number, tokens);
-            let Some(page) = self.pages.find(&key) else { return };
-            self.pages.use_again(page, self.now);
+            let page = match self.pages.find(&key) {
+                Some(page) => {
+                    self.pages.use_again(page, self.now);
+                    page
+                }
+                None => {
+                    let Some(page) = self.restore_page(cache, number, tokens) else { return };
+                    self.pages.publish(page, key);
+                    page
+                }
+            };
             for own in cache.pages.drain(number..) {
                 self.pages.unuse(own, self.now);
             }

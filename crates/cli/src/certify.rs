@@ -55,6 +55,8 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
         return compare_servers(&arguments, &prompts, report);
     }
     demonstration(&mut arguments.engine)?;
+    // Each method computes its own pages.
+    (arguments.engine.cache_dir, arguments.engine.cache_dir_size) = (None, None);
     let configurations = configurations(&arguments.engine, arguments.full)?;
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;

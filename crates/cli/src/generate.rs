@@ -448,6 +448,8 @@ pub(crate) fn options(arguments: &EngineArguments) -> Result<Options, PlanError>
         weight_type: arguments.dtype,
         cache_type: arguments.kv_type,
         cache_bytes: arguments.cache_bytes,
+        cache_dir: arguments.cache_dir.clone(),
+        cache_dir_size: arguments.cache_dir_size,
         // llama.cpp writes 0 for the model's own.
         context_length: arguments.context_length.filter(|&tokens| tokens > 0),
         threads: arguments.threads,

@@ -188,6 +188,15 @@ impl PageStorage for CpuPages {
         self.features.iter_mut().for_each(|features| features.release(page));
     }
 
+    fn page_parts(&mut self, page: PageId) -> Option<Vec<&mut [u8]>> {
+        if self.mirror.is_some() {
+            return None;
+        }
+        let Self { layers, features, .. } = self;
+        let layers = layers.iter_mut().flat_map(|layer| layer.keys_values.page_parts(page));
+        Some(layers.chain(features.iter_mut().map(|features| features.part(page))).collect())
+    }
+
     fn state_bytes(&self) -> usize {
         let of_others = self.mirror.as_ref().map_or(0, |mirror| mirror.bytes.1);
         self.states().map(RecurrentStates::state_bytes).sum::<usize>() + of_others
@@ -201,5 +210,12 @@ impl PageStorage for CpuPages {
     fn release_state(&mut self, state: StateId) {
         self.note(PageOperation::ReleaseState(state.0));
         self.states_mut().for_each(|layer| layer.release(state));
+    }
+
+    fn state_parts(&mut self, state: StateId) -> Option<Vec<&mut [u8]>> {
+        match self.mirror {
+            Some(_) => None,
+            None => Some(self.states_mut().flat_map(|layer| layer.parts(state)).collect()),
+        }
     }
 }

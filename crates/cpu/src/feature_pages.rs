@@ -27,6 +27,11 @@ impl FeaturePages {
         self.pages[page.index()] = Vec::new();
     }
 
+    /// Returns a page's memory.
+    pub(crate) fn part(&mut self, page: PageId) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.pages[page.index()])
+    }
+
     pub(crate) fn copy(&mut self, from: RowPlace, to: RowPlace) {
         let row = self.row(from).to_vec();
         self.row_mut(to).copy_from_slice(&row);

@@ -29,7 +29,7 @@ pub use adapters::AdapterWeights;
 pub use block_heads::{BlockHeadWeights, CpuBlockHeads};
 pub use cpu_pages::CpuPages;
 pub use heads::{CpuHeads, HeadWeights, SpeculatorWeights};
-pub use kernels::{Isa, IsaError, PackedMatrix};
+pub use kernels::{ARITHMETIC, Isa, IsaError, PackedMatrix};
 pub use pipeline::{AlternatingModel, ExclusiveDevice, PipelineError, PipelineParallelModel};
 pub use snapshot::snapshot;
 pub use stages::{Stage, StageFollower, StagedModel};

@@ -8,6 +8,7 @@ use crate::loader::{Loader, SpeculatorKey};
 use crate::memory;
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
+use crate::page_folder::{ModelPages, PageFolder};
 use crate::placed_weights::PlacedWeights;
 use crate::plan::{Plan, TYPICAL_RATIO};
 use crate::registry::{DrafterKind, is_model};
@@ -252,8 +253,19 @@ impl<'p> OpenDrafter<'p> {
         plan: &Plan,
         (target, on_device): (&OpenModel, Option<PlacedWeights>),
         loader: &mut Loader<'_>,
+        folder: Option<&Arc<PageFolder>>,
     ) -> Result<LoadedDrafter, ForerunError> {
         let pass_per_mille = self.pass_per_mille(target);
+        let pages = match (&self.checkpoint, folder) {
+            (DrafterCheckpoint::Model { model, .. }, Some(folder)) if self.gpu.is_none() => {
+                Some(ModelPages::new(folder, (self.name, model), None)?)
+            }
+            (_, Some(folder)) => {
+                folder.warn_of(self.name);
+                None
+            }
+            (_, None) => None,
+        };
         let Self { index, gpu, part, name, checkpoint } = self;
         let types = plan.types();
         let mut member_weights = None;
@@ -288,7 +300,7 @@ impl<'p> OpenDrafter<'p> {
                 })?
             }
         };
-        Ok(LoadedDrafter { index, parts, pass_per_mille, member_weights })
+        Ok(LoadedDrafter { index, parts, pass_per_mille, member_weights, pages })
     }
 }
 
@@ -400,6 +412,8 @@ pub(crate) struct LoadedDrafter {
     pass_per_mille: u32,
     /// The weights of this rank, if several ranks compute the drafter's model together.
     member_weights: Option<Arc<Weights>>,
+    /// The pages of its model in a folder, if there is one.
+    pages: Option<ModelPages>,
 }
 
 impl LoadedDrafter {
@@ -431,7 +445,8 @@ impl LoadedDrafter {
         (device, times): (&DrafterDevice<'_>, Option<&PassTimes>),
         (vocab_size, cache_bytes): (usize, Option<usize>),
     ) -> Result<Engine, String> {
-        let site = Site { engine: &engine, device, times, vocab_size, cache_bytes };
+        let pages = self.pages.as_ref();
+        let site = Site { engine: &engine, device, times, vocab_size, cache_bytes, pages };
         let drafter = (self.parts.build)(&site)?;
         Ok(match device {
             DrafterDevice::Shared { halves: true, .. } => {

@@ -1,6 +1,7 @@
 //! What a drafter with a checkpoint is built from: its model, its weights, and a worker's device.
 
 use crate::easyspec::EasySpec;
+use crate::page_folder::ModelPages;
 use crate::placed_weights::{PlacedHeads, PlacedWeights};
 use crate::ranks::lead;
 use crate::translation::Translation;
@@ -57,6 +58,8 @@ pub(crate) struct Site<'a> {
     pub(crate) vocab_size: usize,
     /// The memory of the caches, if it is not the default.
     pub(crate) cache_bytes: Option<usize>,
+    /// Its pages in a folder, if there is one.
+    pub(crate) pages: Option<&'a ModelPages>,
 }
 
 impl Site<'_> {
@@ -74,7 +77,10 @@ impl Site<'_> {
             PlacedWeights::Cores(weights) => {
                 let passes = self.device.passes(self.engine, Arc::clone(weights))?;
                 let model = CachedTransformer::new(passes).with_cache_bytes(self.cache_bytes);
-                Box::new(self.timed(model))
+                Box::new(self.timed(match self.pages {
+                    Some(pages) => pages.of(model)?,
+                    None => model,
+                }))
             }
             #[cfg(feature = "gpu")]
             PlacedWeights::Gpu(weights) => {

@@ -37,6 +37,15 @@ pub enum ForerunError {
         /// The available memory in bytes.
         available: u64,
     },
+    /// The folder of cached pages cannot be used.
+    #[error("cannot keep cached pages in {}, as `cache_dir` asks", path.display())]
+    CacheDir {
+        /// The folder.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        cause: std::io::Error,
+    },
     /// A GPU in a build without the feature `gpu`.
     #[cfg(not(feature = "gpu"))]
     #[error("gpu:{gpu} needs a build with GPU support: build with `--features gpu`")]

@@ -56,6 +56,7 @@ mod memory;
 mod model_source;
 mod model_summary;
 mod open_model;
+mod page_folder;
 mod placed_weights;
 mod plan;
 mod progress;

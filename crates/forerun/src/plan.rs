@@ -23,12 +23,14 @@ pub use workers::{WorkerDescription, WorkerDevice, WorkerModel};
 
 use crate::easyspec::EasySpec;
 use crate::model_source::ModelSource;
+use crate::page_folder::DEFAULT_FOLDER_BYTES;
 use crate::registry::DrafterKind;
 use drafts::Drafts;
-use forerun_core::DraftShape;
+use forerun_core::{DraftShape, Role};
 use forerun_decode::{DraftLength, PearlOptions, TreeLimits};
 use forerun_formats::{CacheType, ModelTypes, SpeculatorKind, WeightTypes};
 use forerun_runtime::{Placement, Topology};
+use std::path::{Path, PathBuf};
 
 /// A validated plan: which models run, on which cores, by which method.
 ///
@@ -56,6 +58,8 @@ pub struct Plan {
     pearl: PearlOptions,
     types: ModelTypes,
     cache_bytes: Option<usize>,
+    /// The folder of cached pages, and its budget in bytes.
+    cache_dir: Option<(PathBuf, usize)>,
     context_length: Option<usize>,
     placement: Placement,
     pinned: bool,
@@ -117,6 +121,7 @@ impl Plan {
         let placement = cores::placement(&options, method, models, topology)?;
         drafters::check_stages(easyspec.as_ref(), &placement)?;
         adapters::check(&options.adapters, &placement)?;
+        let cache_dir = cache_dir(&options, &placement)?;
         // A rank's process finds its cores itself.
         // Paced devices wait most of the time, so more of them than cores can use each core.
         let names_cores = options
@@ -145,6 +150,7 @@ impl Plan {
             pearl,
             types: ModelTypes { weights: weight_type, cache: cache_type },
             cache_bytes,
+            cache_dir,
             context_length,
             placement,
             pinned,
@@ -256,6 +262,10 @@ impl Plan {
         self.cache_bytes
     }
 
+    pub(crate) fn cache_dir(&self) -> Option<(&Path, usize)> {
+        self.cache_dir.as_ref().map(|(folder, bytes)| (&**folder, *bytes))
+    }
+
     /// Returns the most tokens of a prompt and its answer, if they are fewer than the model's.
     #[must_use]
     pub fn context_length(&self) -> Option<usize> {
@@ -279,4 +289,33 @@ impl Plan {
     pub fn is_pinned(&self) -> bool {
         self.pinned
     }
+}
+
+/// Returns the folder of cached pages and its budget in bytes.
+fn cache_dir(
+    options: &Options,
+    placement: &Placement,
+) -> Result<Option<(PathBuf, usize)>, PlanError> {
+    let Some(folder) = &options.cache_dir else {
+        return match options.cache_dir_size {
+            Some(_) => Err(PlanError::no_effect("cache_dir_size", "`cache_dir`")),
+            None => Ok(None),
+        };
+    };
+    if options.cache_dir_size == Some(0) {
+        return Err(PlanError::Range {
+            option: "cache_dir_size",
+            found: "0".into(),
+            expected: "at least 1".into(),
+        });
+    }
+    let is_on_cores = |replica| placement.gpu_of(Role::Target(replica)).is_none();
+    if !placement.ranks().is_empty() || !(0..placement.replicas()).all(is_on_cores) {
+        return Err(PlanError::conflict(
+            "`cache_dir` keeps pages of a target on the cores of one machine, and `placement` has it \
+             elsewhere",
+            "leave `cache_dir` out, or place the target on cores",
+        ));
+    }
+    Ok(Some((folder.clone(), options.cache_dir_size.unwrap_or(DEFAULT_FOLDER_BYTES))))
 }

@@ -18,7 +18,7 @@ use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::plan::Plan;
 use crate::workers::team;
-use fingerprint::fingerprint;
+pub(crate) use fingerprint::Fingerprint;
 use forerun_cpu::{Exchange, Isa, IsaError};
 use forerun_decode::DraftPattern;
 use forerun_runtime::{Runtime, Workers};
@@ -69,7 +69,7 @@ impl Rank {
         let models = std::iter::once(plan.model()).chain(models).map(|model| {
             let fingerprint = match model {
                 ModelSource::Embedded(_) => "embedded".to_owned(),
-                model => fingerprint(&loader.locate(model)?)?,
+                model => Fingerprint::of(&loader.locate(model)?)?.content,
             };
             Ok((model.to_string(), fingerprint))
         });

@@ -2,6 +2,7 @@
 
 use crate::drafter::LoadedDrafter;
 use crate::drafter_parts::DrafterDevice;
+use crate::page_folder::ModelPages;
 use crate::placed_weights::PlacedWeights;
 use crate::plan::{Method, Plan, WorkerDescription, WorkerDevice};
 use crate::ranks::{RankPart, lead};
@@ -38,6 +39,8 @@ pub(crate) struct Loaded {
     pub(crate) features: Option<FeatureSource>,
     pub(crate) drafters: Vec<LoadedDrafter>,
     pub(crate) grammars: Arc<GrammarCompiler>,
+    /// The target's pages in a folder, if there is one.
+    pub(crate) pages: Option<ModelPages>,
     /// The usage of the target's caches, one for each replica that a worker of this process has.
     pub(crate) cache_usage: Mutex<Vec<Arc<PoolUsage>>>,
 }
@@ -201,7 +204,12 @@ impl WorkerModels {
             ));
         }
         let replica = CachedTransformer::new(self.replica(&engine, team)?);
-        Ok(self.install(index, replica.with_cache_bytes(self.cache_bytes), engine))
+        let replica = replica.with_cache_bytes(self.cache_bytes);
+        let replica = match &self.loaded.pages {
+            Some(pages) => pages.of(replica)?,
+            None => replica,
+        };
+        Ok(self.install(index, replica, engine))
     }
 
     fn install(

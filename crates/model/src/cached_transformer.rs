@@ -3,9 +3,10 @@
 use crate::draft_logits::HeadOutputs;
 use crate::forward::{Forward, Outcomes, OutputRows, Pass, SequencePass, no_storage};
 use forerun_cache::{
-    CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, Root, SequenceCache,
+    CacheHit, CachePool, Keep, PAGE_ROWS, PageName, PageStorage, PageStore, PoolUsage, Root,
+    SequenceCache,
 };
-use forerun_core::{AdapterId, Node, SequenceId, TokenTree};
+use forerun_core::{AdapterId, Node, SequenceId, TokenId, TokenTree};
 use forerun_formats::{Architecture, Input};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerOrder, LayeredModel, ModelError,
@@ -93,6 +94,35 @@ impl<F: Forward> CachedTransformer<F> {
     #[must_use]
     pub fn with_state_budget(self, states: usize) -> Self {
         Self { pool: self.pool.with_state_budget(states), ..self }
+    }
+
+    /// Returns the model with a store for the pages of its caches. `weights` tells its checkpoint
+    /// apart from others. The rest of what rows depend on shows in the first page of a sample, which
+    /// is computed now: the kernels, number types, layouts, and most of the weights.
+    ///
+    /// Encoders, models with fewer positions than a page, and those whose pages the host cannot
+    /// reach have no store.
+    ///
+    /// # Errors
+    /// If the sample cannot be computed.
+    pub fn with_store(
+        mut self,
+        store: Arc<dyn PageStore>,
+        weights: &str,
+    ) -> Result<Self, ModelError> {
+        if self.architecture().is_encoder() || self.context_length() < PAGE_ROWS {
+            return Ok(self);
+        }
+        let sequence = SequenceId(u64::MAX);
+        let sample = (0..PAGE_ROWS).map(|row| (row * self.vocab_size() / PAGE_ROWS) as TokenId);
+        let sample: Vec<TokenId> = sample.collect();
+        let output = self.logits(&ForwardRequest::next_token(sequence, &sample))?;
+        let rows = self.pool.sample(sequence);
+        self.pool.release(sequence);
+        let Some(rows) = rows else { return Ok(self) };
+        let logits = output.logits.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
+        let model = PageName::of_model(&[weights.as_bytes(), &rows, &logits]);
+        Ok(Self { pool: self.pool.with_store(store, model), ..self })
     }
 
     /// Returns the model on its device.

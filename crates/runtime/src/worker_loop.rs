@@ -40,6 +40,8 @@ impl WorkerLoop {
         recorder: Arc<Recorder>,
     ) -> Self {
         let (forwards, device_uses) = engine.logs();
+        // What models compute while they are built belongs to no job.
+        drop(device_uses.take());
         let active = ActiveSequences::default();
         let answers = Answers { lane, name, clock, recorder, forwards, device_uses, active };
         Self { engine, answers, last_sequences: 0, last_duration: Duration::ZERO }

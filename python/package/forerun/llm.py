@@ -88,6 +88,8 @@ class LLM:
             The names of torch, such as ``bfloat16``, are known as well.
         kv_cache_dtype: The type of cached keys and values: auto, f32, f16, bf16 or q8.
         kv_cache_memory_bytes: The memory of each model's cache.
+        cache_dir: A folder for the keys and values of prompts and answers, which later processes read.
+        cache_dir_size: The bytes of its files. By default 10 GiB.
         threads: The number of threads.
         placement: The cores of each role, such as ``drafter=cpu:0,target=cpu:1-3``.
         gpu_layers: The number of the target's first layers on a GPU. The cores have the others.
@@ -127,6 +129,8 @@ class LLM:
         dtype: str = "auto",
         kv_cache_dtype: str = "auto",
         kv_cache_memory_bytes: int | None = None,
+        cache_dir: str | PathLike[str] | None = None,
+        cache_dir_size: int | None = None,
         threads: int | None = None,
         placement: str | None = None,
         gpu_layers: int | None = None,
@@ -155,6 +159,8 @@ class LLM:
             "kv_cache_memory_bytes": _check.optional_integer(
                 "kv_cache_memory_bytes", kv_cache_memory_bytes, 1
             ),
+            "cache_dir": _path("cache_dir", cache_dir),
+            "cache_dir_size": _check.optional_integer("cache_dir_size", cache_dir_size, 1),
             "threads": _check.optional_integer("threads", threads, 1),
             "placement": _check.optional_text("placement", placement),
             "gpu_layers": _check.optional_integer("gpu_layers", gpu_layers, 1),

@@ -106,7 +106,14 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
         other => other,
     };
     let method = base.method.clone().map(without_tree);
-    let base = Options { method, draft_tokens: DraftTokens::Auto, ..base.clone() };
+    // Each setting computes its prompts.
+    let base = Options {
+        method,
+        draft_tokens: DraftTokens::Auto,
+        cache_dir: None,
+        cache_dir_size: None,
+        ..base.clone()
+    };
     let plain = Options {
         method: Some(Method::Autoregressive.into()),
         placement: base

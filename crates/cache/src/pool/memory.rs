@@ -1,8 +1,9 @@
 //! Memory for pages and states, and from whom it is taken once the budget or the device has none.
 
-use super::{CachePool, RETRY_PASSES};
+use super::{CachePool, RETRY_PASSES, SequenceCache};
 use crate::page::{PAGE_ROWS, PageId, PageStorage, StorageError};
 use crate::states::StateId;
+use forerun_core::SequenceId;
 
 impl<S: PageStorage> CachePool<S> {
     /// Returns a page of its own for a sequence.
@@ -34,7 +35,8 @@ impl<S: PageStorage> CachePool<S> {
     }
 
     /// Takes the page away that was not used for the longest time: of those that no sequence uses,
-    /// or else the last one of a sequence that is not in the current pass.
+    /// or else the last one of a sequence that is not in the current pass, if possible of one that is
+    /// not in its batch.
     fn evict(&mut self) -> Option<PageId> {
         if let Some(page) = self.pages.oldest_unused() {
             self.withdraw(page);
@@ -43,7 +45,10 @@ impl<S: PageStorage> CachePool<S> {
         loop {
             let idle = self.sequences.iter().filter(|(_, cache)| cache.used < self.now);
             let idle = idle.filter(|(_, cache)| !cache.pages.is_empty());
-            let (&sequence, _) = idle.min_by_key(|(id, cache)| (cache.used, id.0))?;
+            let age = |(id, cache): &(&SequenceId, &SequenceCache)| {
+                (cache.in_batch == self.now, cache.used, id.0)
+            };
+            let (&sequence, _) = idle.min_by_key(age)?;
             let mut cache = self.sequences.remove(&sequence)?;
             if let Some(page) = cache.pages.pop() {
                 cache.index.truncate(cache.pages.len() * PAGE_ROWS);

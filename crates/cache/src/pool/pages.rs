@@ -4,6 +4,7 @@ use super::sequence_cache::Root;
 use super::slots::Slots;
 use crate::page::PageId;
 use crate::states::StateId;
+use crate::store::PageName;
 use crate::usage::{PageEvent, PoolUsage};
 use forerun_core::TokenId;
 use std::collections::HashMap;
@@ -38,6 +39,8 @@ pub(super) struct Page {
     pub(super) used: u64,
     /// The state after its last row, if that is kept. Only published pages have one.
     pub(super) state: Option<StateId>,
+    /// The name of its content in a store. Only published pages have one.
+    pub(super) name: Option<PageName>,
 }
 
 impl Page {
@@ -89,6 +92,7 @@ impl Pages {
     pub(super) fn withdraw(&mut self, id: PageId) -> Option<StateId> {
         let page = self.slots.get_mut(id);
         let state = page.state.take();
+        page.name = None;
         if let Some((content, key)) = page.content.take() {
             self.published.remove(&key);
             if !content.has_root {
@@ -106,7 +110,7 @@ impl Pages {
     /// Takes a page into use, which was free or has new memory.
     pub(super) fn put(&mut self, id: PageId, now: u64) {
         self.usage.in_use.fetch_add(1, Ordering::Relaxed);
-        self.slots.put(id, Page { users: 1, content: None, used: now, state: None });
+        self.slots.put(id, Page { users: 1, content: None, used: now, state: None, name: None });
     }
 
     pub(super) fn use_again(&mut self, id: PageId, now: u64) {

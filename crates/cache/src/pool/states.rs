@@ -50,11 +50,10 @@ impl<S: PageStorage> CachePool<S> {
     pub(super) fn shorten_to_state(&mut self, cache: &mut SequenceCache) {
         let prefix = cache.index.prefix_len();
         let own = cache.states.held.range(..prefix).next_back().map_or(0, |(slot, _)| slot + 1);
-        let pages = cache.pages.iter().enumerate().take(prefix / PAGE_ROWS);
-        let of_pages = pages.rev().find_map(|(number, page)| {
-            Some(((number + 1) * PAGE_ROWS, self.pages.slots.get(*page).state?))
+        let mut later_pages = (own / PAGE_ROWS..prefix / PAGE_ROWS).rev();
+        let of_pages = later_pages.find_map(|number| {
+            Some(((number + 1) * PAGE_ROWS, self.state_of_page(cache, number)?))
         });
-        let of_pages = of_pages.filter(|(end, _)| *end > own);
         if let Some((end, state)) = of_pages {
             self.states.use_again(state);
             cache.states.held.insert(end - 1, state);

@@ -10,6 +10,7 @@ use forerun::{
     ModelSource, PearlOptions, Placement, Tree,
 };
 use forerun_bench::pacing;
+use std::path::PathBuf;
 
 /// Options of the models, of how they draft, and of their devices.
 #[derive(Args, Clone, Debug)]
@@ -57,6 +58,23 @@ pub struct EngineArguments {
     /// needed. With `--method auto` and no `--placement`, a drafter may use the memory twice.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes, help_heading = MODEL)]
     pub(crate) cache_bytes: Option<usize>,
+
+    /// Keep the keys and values of prompts and answers in a folder, for later runs.
+    ///
+    /// A long prompt that has been read before, also by another process, is not computed again.
+    /// Only for models on the cores of this machine. `plan` and `certify` ignore it.
+    #[arg(long, value_name = "DIR", help_heading = MODEL)]
+    pub(crate) cache_dir: Option<PathBuf>,
+
+    /// About the most bytes in `--cache-dir`; the least recently used files go [default: 10G]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = values::bytes,
+        requires = "cache_dir",
+        help_heading = MODEL
+    )]
+    pub(crate) cache_dir_size: Option<usize>,
 
     /// Maximum number of tokens of a prompt and its answer together; 0 is the model's own maximum,
     /// the default.

@@ -19,7 +19,7 @@ pub(crate) enum LogFormat {
 
 /// The options of one model, which a file of models has for each of them. A group of arguments that
 /// has another one as its part has no name.
-const OF_ONE_MODEL: [&str; 24] = [
+const OF_ONE_MODEL: [&str; 26] = [
     "ModelArguments",
     "EasySpecArguments",
     "lora",
@@ -27,6 +27,8 @@ const OF_ONE_MODEL: [&str; 24] = [
     "dtype",
     "kv_type",
     "cache_bytes",
+    "cache_dir",
+    "cache_dir_size",
     "context_length",
     "offline",
     "method",

@@ -2,6 +2,7 @@
 
 use crate::common::{Models, Run};
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
@@ -31,6 +32,53 @@ fn it_serves_until_a_signal() {
         for words in ["open http://", "/v1", "status=401", "requires an API key"] {
             assert!(finished.errors.contains(words), "{words}: {}", finished.errors);
         }
+    }
+}
+
+/// Returns the answer to a long prompt.
+fn answer(address: &str) -> Value {
+    let prompt = "one two three ".repeat(20);
+    let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0}).to_string();
+    let mut connection = TcpStream::connect(address).unwrap();
+    write!(
+        connection,
+        "POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut response = String::new();
+    connection.read_to_string(&mut response).unwrap();
+    serde_json::from_str(response.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[test]
+fn a_killed_server_leaves_its_pages() {
+    let (models, folder) = (Models::pair(), tempfile::tempdir().unwrap());
+    let run = || {
+        let run = Run::of("serve --port 0").with(&[models.target()]);
+        run.with_path("--cache-dir", folder.path())
+    };
+    let pages = || {
+        let folders = std::fs::read_dir(folder.path()).unwrap().flatten();
+        let files =
+            folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten());
+        files.flatten().filter(|file| !file.file_name().to_string_lossy().starts_with('.')).count()
+    };
+    let (mut first, mut expected) = (None, 0);
+    for _ in 0..2 {
+        let mut running = run().start();
+        let line = running.wait_for_line();
+        let answer = answer(line.strip_prefix("listening on http://").unwrap());
+        let usage = &answer["usage"];
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], expected, "{answer}");
+        expected = (usage["prompt_tokens"].as_u64().unwrap() - 1) / 64 * 64;
+        assert!(expected > 0);
+        let text = answer["choices"][0]["text"].clone();
+        assert_eq!(*first.get_or_insert_with(|| text.clone()), text);
+        running.wait_until(|| pages() as u64 * 64 >= expected);
+        running.kill();
+        running.finish();
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Isa;
 use super::LANES;
 use super::attention_shape::AttentionShape;
+use bytemuck::{Pod, Zeroable, cast_slice_mut};
 use forerun_cache::{PAGE_ROWS, PageId, PageTable, RowPlace};
 use forerun_formats::{CacheType, QUANT_BLOCK, quantize_to_i8};
 use forerun_lm::CachePart;
@@ -17,7 +18,7 @@ const BLOCKS: usize = PAGE_ROWS / LANES;
 const BLOCK_LANES: usize = QUANT_BLOCK / LANES;
 
 /// A vector of sixteen cached numbers.
-pub(crate) trait Cached: Copy + Default + Send + Sync {
+pub(crate) trait Cached: Pod + Default + Send + Sync {
     type Number: Copy + Into<f32>;
     /// Whether each block of 32 dimensions of a row has a scale, with which its numbers are
     /// multiplied.
@@ -31,22 +32,22 @@ pub(crate) trait Cached: Copy + Default + Send + Sync {
 
 /// Full precision.
 #[repr(C, align(64))]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct Full([f32; LANES]);
 
 /// Half precision: half the memory, and half the time to read it.
 #[repr(C, align(32))]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct Half([f16; LANES]);
 
 /// bfloat16: as small as half precision, with the range of full precision.
 #[repr(C, align(32))]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct Brain([bf16; LANES]);
 
 /// 8-bit integers, with a scale for every 32 dimensions of a row.
 #[repr(C, align(16))]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct Byte([i8; LANES]);
 
 impl Cached for Full {
@@ -260,6 +261,16 @@ impl KeysValues {
         }
     }
 
+    /// Returns the memory of a page, in parts.
+    pub(crate) fn page_parts(&mut self, page: PageId) -> [&mut [u8]; 4] {
+        match self {
+            Self::Full(cached) => cached.pages[page.index()].parts(),
+            Self::Half(cached) => cached.pages[page.index()].parts(),
+            Self::Brain(cached) => cached.pages[page.index()].parts(),
+            Self::Byte(cached) => cached.pages[page.index()].parts(),
+        }
+    }
+
     /// Returns the allocated memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
@@ -299,6 +310,18 @@ impl<C> Default for Page<C> {
     fn default() -> Self {
         let [keys, values] = [Vec::new(), Vec::new()];
         Self { keys, values, key_scales: Vec::new(), value_scales: Vec::new() }
+    }
+}
+
+impl<C: Cached> Page<C> {
+    fn parts(&mut self) -> [&mut [u8]; 4] {
+        let Self { keys, values, key_scales, value_scales } = self;
+        [
+            cast_slice_mut(keys),
+            cast_slice_mut(values),
+            cast_slice_mut(key_scales),
+            cast_slice_mut(value_scales),
+        ]
     }
 }
 

@@ -57,5 +57,9 @@ pub(crate) use recurrent::{RecurrentScratch, RecurrentStates, RecurrentWeights, 
 pub(crate) use forerun_vector::exp;
 pub use forerun_vector::{Isa, IsaError};
 
+/// The version of this arithmetic: raise it when any bits of a row change. Rows that another one
+/// computed, and that are kept in files, are not read.
+pub const ARITHMETIC: u32 = 1;
+
 /// Number of partial sums in a reduction, and of outputs in a packed tile.
 pub(crate) const LANES: usize = forerun_vector::LANES;

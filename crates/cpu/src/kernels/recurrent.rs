@@ -73,6 +73,12 @@ impl RecurrentStates {
         }
     }
 
+    /// Returns the memory of a state, in parts.
+    pub(crate) fn parts(&mut self, state: StateId) -> [&mut [u8]; 2] {
+        [&mut self.inputs, &mut self.matrices]
+            .map(|slots| bytemuck::cast_slice_mut(&mut slots[state.index()]))
+    }
+
     /// Frees the memory of a state.
     pub(crate) fn release(&mut self, state: StateId) {
         self.inputs[state.index()] = Vec::new();

@@ -8,6 +8,7 @@ use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::memory;
 use crate::open_model::OpenModel;
+use crate::page_folder::{ModelPages, PageFolder};
 use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
 use crate::plan::{NamedAdapter, Plan, PlanError};
 use crate::ranks::RankPart;
@@ -113,6 +114,8 @@ impl OpenedPlan {
             })?;
             memory::check(needed)?;
         }
+        let folder = plan.cache_dir().map(|(folder, bytes)| PageFolder::open(folder, bytes));
+        let folder = folder.transpose()?.map(Arc::new);
         let part_types = (target_types, core_part);
         let mut load = || loader.load_part(plan.model(), &target.checkpoint, part_types);
         let weights = needs_target.then(&mut load).transpose()?;
@@ -125,12 +128,15 @@ impl OpenedPlan {
             Some((_, on_gpus)) => on_gpus,
             None => on_gpus.collect::<Result<HashMap<_, _>, _>>()?,
         };
+        let pages = folder
+            .as_ref()
+            .map(|folder| ModelPages::new(folder, (plan.model(), &target), features.as_ref()));
         let load = |drafter: OpenDrafter<'_>| {
             let of_target = match drafter.gpu() {
                 Some(gpu) => gpu_targets.get(&gpu).filter(|_| !is_split).cloned(),
                 None => weights.clone().map(PlacedWeights::Cores),
             };
-            drafter.load(plan, (&target, of_target), loader)
+            drafter.load(plan, (&target, of_target), loader, folder.as_ref())
         };
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
@@ -143,6 +149,7 @@ impl OpenedPlan {
             vocab_size,
             features,
             drafters,
+            pages: pages.transpose()?,
             grammars: Arc::new(grammars),
             cache_usage: Mutex::default(),
         });

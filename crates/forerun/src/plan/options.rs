@@ -6,6 +6,7 @@ use super::{
 use crate::model_source::ModelSource;
 use forerun_formats::{CacheType, WeightTypes};
 use forerun_runtime::Placement;
+use std::path::PathBuf;
 
 /// The models, the method, the drafter and the devices that [`Plan::new`](super::Plan::new) checks.
 ///
@@ -78,6 +79,16 @@ pub struct Options {
     /// GiB, and 1 GiB for a drafter on the target's hidden states. With `Method::Auto` and an
     /// automatic placement, a drafter may use it twice.
     pub cache_bytes: Option<usize>,
+    /// A folder for the keys and values of prompts and answers, which later engines read instead of
+    /// computing them, also in other processes. Those that do not fit in `cache_bytes` are found
+    /// there, too. It is created if it does not exist. By default nothing is kept.
+    ///
+    /// It holds those of language models on the cores of this machine. What a model trained for a
+    /// target computes is not kept.
+    pub cache_dir: Option<PathBuf>,
+    /// The bytes of the files in `cache_dir`; the least recently used ones are removed. By default
+    /// 10 GiB.
+    pub cache_dir_size: Option<usize>,
     /// The most tokens of a prompt and its answer together, at most the model's own context length,
     /// which is the default.
     pub context_length: Option<usize>,

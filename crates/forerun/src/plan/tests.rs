@@ -127,6 +127,26 @@ fn defaults_follow_from_the_options() -> Result<(), String> {
 }
 
 #[test]
+fn pages_are_kept_of_targets_on_cores() {
+    let cache_dir = |options: &mut Options| options.cache_dir = Some("pages".into());
+    assert!(plan(cache_dir).is_ok());
+    for placement in ["target=gpu:0", "target=gpu:0/cpu:0", "target=rank:0+rank:1"] {
+        let error = plan(|options| {
+            cache_dir(options);
+            options.placement = Some(placement.parse().unwrap_or_else(|it| panic!("{it}")));
+        });
+        assert!(error.is_err_and(|error| error.contains("`cache_dir`")), "{placement}");
+    }
+    let error = plan(|options| options.cache_dir_size = Some(1));
+    assert!(error.is_err_and(|error| error.contains("no effect without `cache_dir`")));
+    let error = plan(|options| {
+        cache_dir(options);
+        options.cache_dir_size = Some(0);
+    });
+    assert!(error.is_err_and(|error| error.contains("`cache_dir_size` is 0")));
+}
+
+#[test]
 fn drafters_of_auto_are_also_on_the_targets_worker() -> Result<(), String> {
     let workers = |change: fn(&mut Options)| {
         let plan = plan(|options| {

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// The files of a model's directory that decide what it computes.
 const MODEL_FILES: [&str; 6] = ["safetensors", "gguf", "json", "bin", "model", "txt"];
@@ -18,17 +19,32 @@ const WHOLE_FILE: u64 = 64 << 20;
 const STRETCH: u64 = 1 << 18;
 const BLOCK: u64 = 1 << 12;
 
-/// Returns a fingerprint of a model's files, by which two machines can compare them.
-pub(super) fn fingerprint(model: &Path) -> Result<String, RankError> {
-    let error = |path: &Path, error: &io::Error| RankError::Read {
-        path: path.to_owned(),
-        message: error.to_string(),
-    };
-    let mut hash = Sha256::new();
-    for path in model_files(model).map_err(|cause| error(model, &cause))? {
-        add_file(&mut hash, &path).map_err(|cause| error(&path, &cause))?;
+/// What is known of a model's files without reading all of them.
+pub(crate) struct Fingerprint {
+    /// A digest of a part of their bytes, by which two machines can compare them.
+    pub(crate) content: String,
+    /// When each was changed, by which a process can tell whether a later one reads the same files.
+    pub(crate) changed: Vec<Option<SystemTime>>,
+}
+
+impl Fingerprint {
+    /// Returns the fingerprint of a model's file, or of the files in its directory.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub(crate) fn of(model: &Path) -> Result<Self, RankError> {
+        let error = |path: &Path, error: &io::Error| RankError::Read {
+            path: path.to_owned(),
+            message: error.to_string(),
+        };
+        let (mut hash, mut changed) = (Sha256::new(), Vec::new());
+        for path in model_files(model).map_err(|cause| error(model, &cause))? {
+            let modified = add_file(&mut hash, &path).map_err(|cause| error(&path, &cause))?;
+            changed.push(modified);
+        }
+        let content = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { content, changed })
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Returns the files of a directory, or a file with the other parts of its checkpoint, in order.
@@ -52,16 +68,18 @@ fn model_files(model: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn add_file(hash: &mut Sha256, path: &Path) -> io::Result<()> {
+/// Adds a file to a digest. Returns when it was changed, if the system knows that.
+fn add_file(hash: &mut Sha256, path: &Path) -> io::Result<Option<SystemTime>> {
     let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
+    let metadata = file.metadata()?;
+    let (length, changed) = (metadata.len(), metadata.modified().ok());
     hash.update(path.file_name().map(OsStr::as_encoded_bytes).unwrap_or_default());
     hash.update(length.to_le_bytes());
     if length <= WHOLE_FILE {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         hash.update(bytes);
-        return Ok(());
+        return Ok(changed);
     }
     let mut block = Vec::new();
     for start in (0..length).step_by(STRETCH as usize) {
@@ -70,7 +88,7 @@ fn add_file(hash: &mut Sha256, path: &Path) -> io::Result<()> {
         (&mut file).take(BLOCK).read_to_end(&mut block)?;
         hash.update(&block);
     }
-    Ok(())
+    Ok(changed)
 }
 
 #[cfg(test)]
@@ -80,27 +98,31 @@ mod tests {
     use std::fs;
     use std::io::Write;
 
+    fn content(model: &Path) -> Result<String, RankError> {
+        Fingerprint::of(model).map(|fingerprint| fingerprint.content)
+    }
+
     #[test]
     fn fingerprints_follow_the_files_that_decide() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &[u8]| fs::write(folder.path().join(name), text).unwrap();
         write("config.json", b"{}");
         write("model.safetensors", b"weights");
-        let first = fingerprint(folder.path()).unwrap();
+        let first = content(folder.path()).unwrap();
         write("README.md", b"text");
-        assert_eq!(fingerprint(folder.path()).unwrap(), first);
+        assert_eq!(content(folder.path()).unwrap(), first);
         write("model.safetensors", b"weighty");
-        assert_ne!(fingerprint(folder.path()).unwrap(), first);
-        assert!(fingerprint(&folder.path().join("nothing")).is_err());
+        assert_ne!(content(folder.path()).unwrap(), first);
+        assert!(content(&folder.path().join("nothing")).is_err());
         // A large file without blocks on the disk, and a change in its middle.
         let large = folder.path().join("large.gguf");
         let mut file = File::create(&large).unwrap();
         file.set_len(WHOLE_FILE + 1).unwrap();
-        let zeros = fingerprint(&large).unwrap();
+        let zeros = content(&large).unwrap();
         let mut bytes = vec![0; STRETCH as usize];
         bytes.fill(1);
         file.seek(SeekFrom::Start(WHOLE_FILE / 2)).unwrap();
         file.write_all(&bytes).unwrap();
-        assert_ne!(fingerprint(&large).unwrap(), zeros);
+        assert_ne!(content(&large).unwrap(), zeros);
     }
 }

@@ -360,7 +360,7 @@ const LLAMA_SERVERS: &[Field] = &[
     refused("parse_tool_calls", ALL, &["true"], "calls are always apart from the text"),
     refused("chat_format", ALL, &[], "the server's option `--tool-parser` sets it"),
     refused("chat_parser", ALL, &[], "the server's option `--tool-parser` sets it"),
-    ignored("cache_prompt", ALL, "prompts are always cached"),
+    ignored("cache_prompt", ALL, "prompts are always cached, and kept in `--cache-dir`"),
     ignored("n_cache_reuse", ALL, "prompts are found in the cache by their tokens"),
     ignored("id_slot", ALL, "any place is as good"),
     ignored("slot_id", ALL, "any place is as good"),
