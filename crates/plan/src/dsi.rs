@@ -212,17 +212,19 @@ impl DsiLookahead {
     }
 
     /// Returns how many committed tokens a replica may have missed to get a job: what it reads in
-    /// the time of a pass. More would hold up the job.
+    /// the time of a pass, or what the others commit while each has a job. More would hold up the
+    /// job.
     #[must_use]
     pub fn max_lag(&self) -> usize {
         if !self.schedule.adapts() {
             return usize::MAX;
         }
         let in_a_pass = self.planned.with_facts(|facts| {
-            let (pass_ns, row_ns) = (facts.target.plain_ns(), facts.target.row_ns());
-            (row_ns > 0.0).then(|| (pass_ns / row_ns) as usize)
+            let token_ns = facts.target.reading_ns().max(facts.target.row_ns());
+            (token_ns > 0.0).then(|| (facts.target.plain_ns() / token_ns) as usize)
         });
-        in_a_pass.map_or(usize::MAX, |tokens| tokens.max(self.max_ahead()))
+        let in_turn = self.schedule.replicas * self.length();
+        in_a_pass.map_or(usize::MAX, |tokens| tokens.max(in_turn))
     }
 }
 

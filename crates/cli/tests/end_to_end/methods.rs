@@ -219,12 +219,12 @@ fn the_statistics_line_has_the_speed_and_the_acceptance_of_drafts() {
     let drafted = run(&models, true, &["--draft-tokens 3"]).succeed();
     assert_words(
         &drafted,
-        &["speculative, model: 60 tokens", "tokens/s", "MAT", "accepted", "by position"],
+        &["speculative, model: 60 tokens", "tokens/s", "MAT", "% of tested draft tokens"],
     );
     // Speculative decoding drafts and verifies in turn.
     assert!(!drafted.statistics().contains("together"), "{}", drafted.statistics());
     let lookup = run(&models, false, &["--drafter prompt-lookup --draft-tokens 3"]).succeed();
-    assert_words(&lookup, &["speculative, prompt-lookup: 60 tokens", "by position"]);
+    assert_words(&lookup, &["speculative, prompt-lookup: 60 tokens", "% of tested draft tokens"]);
     let plain = run(&models, true, &["--method autoregressive"]).succeed();
     assert_words(&plain, &["plain decoding: 60 tokens", "tokens/s"]);
     // Without drafts, there is no acceptance.

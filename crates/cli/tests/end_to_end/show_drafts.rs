@@ -89,7 +89,7 @@ fn a_terminal_shows_the_prompt_the_drafts_and_the_gain() {
     assert!(shown.contains("\x1b[32m"), "{shown}");
     let last = shown.trim_end().lines().last().unwrap();
     assert!(
-        last.contains(" × plain decoding: ") && last.contains(" drafted tokens kept"),
+        last.contains(" × plain decoding: ") && last.contains(" tokens came from drafts"),
         "{last}"
     );
     let plain = ["\x1b[90m", "\x1b[32m", "\x1b[0m"]
