@@ -332,9 +332,9 @@ impl<S: PageStorage> CachePool<S> {
         }
     }
 
-    /// Declares what the rows of a sequence depend on beside its tokens, and drops its rows if they
-    /// depend on something else. A pass that makes room may drop a sequence with its root, so each
-    /// request declares it before [`CachePool::seek`].
+    /// Declares what the rows of a sequence depend on besides its tokens, and drops its rows if
+    /// they depend on something else. A pass that makes room may drop a sequence with its root, so
+    /// each request declares it before [`CachePool::seek`].
     pub fn set_root(&mut self, sequence: SequenceId, root: Root) {
         if self.sequences.get(&sequence).map(|cache| cache.root).unwrap_or_default() != root {
             self.release(sequence);

@@ -2,7 +2,7 @@
 //!
 //! Each page, and each state of recurrent layers, is a file of its own, in a folder for each first
 //! byte of its name, which only its owner can read. A thread writes them, so that answers do not
-//! wait; files appear as a whole, and a checksum tells those that a crash broke. Several processes
+//! wait; files appear as a whole, and a checksum finds those that a crash broke. Several processes
 //! can use a folder at the same time. The time of a file's last change says when it was last used:
 //! the oldest are removed once the budget is used up.
 
@@ -78,7 +78,7 @@ enum Trouble {
 pub(crate) struct ModelPages {
     folder: Arc<PageFolder>,
     model: ModelSource,
-    /// What tells the model's weights, features and arithmetic apart from others.
+    /// Identifies the model's weights, features and arithmetic.
     weights: Arc<str>,
 }
 
@@ -329,7 +329,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Creates a folder for its owner alone: prompts can be told from keys and values.
+/// Creates a folder for its owner alone: prompts can be recovered from keys and values.
 fn create_folder(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]

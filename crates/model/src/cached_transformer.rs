@@ -96,9 +96,9 @@ impl<F: Forward> CachedTransformer<F> {
         Self { pool: self.pool.with_state_budget(states), ..self }
     }
 
-    /// Returns the model with a store for the pages of its caches. `weights` tells its checkpoint
-    /// apart from others. The rest of what rows depend on shows in the first page of a sample, which
-    /// is computed now: the kernels, number types, layouts, and most of the weights.
+    /// Returns the model with a store for the pages of its caches. `weights` identifies its
+    /// checkpoint. What else rows depend on (kernels, number types, layouts) is identified by the
+    /// first page of a sample, which is computed now.
     ///
     /// Encoders, models with fewer positions than a page, and those whose pages the host cannot
     /// reach have no store.

@@ -6,7 +6,7 @@ use crate::page::{PAGE_ROWS, PageId, PageTable};
 use crate::states::SequenceStates;
 use forerun_core::{AdapterId, TokenId};
 
-/// What the rows of a sequence depend on beside its tokens.
+/// What the rows of a sequence depend on besides its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Root {
     /// A token before the first slot.

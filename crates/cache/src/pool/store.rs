@@ -31,7 +31,7 @@ impl<S: PageStorage> CachePool<S> {
     }
 
     /// Returns the memory of a sequence's first page and last state, if the host can reach it: what
-    /// a store would keep, so that other arithmetic and other layouts can be told apart.
+    /// a store would keep. Other arithmetic and other layouts give other bytes.
     pub fn sample(&mut self, sequence: SequenceId) -> Option<Vec<u8>> {
         let cache = self.sequences.get(&sequence)?;
         let mut bytes = self.storage.page_parts(*cache.pages.first()?)?.concat();

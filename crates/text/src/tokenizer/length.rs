@@ -23,7 +23,7 @@ impl Tokenizer {
         if text.len() <= limit.saturating_mul(SHORT_TOKEN) {
             return Ok(None);
         }
-        // So many bytes have too many tokens whatever these are.
+        // So many bytes have too many tokens, even if each is one of the longest.
         let longest_token = self.longest_token.max(LONG_TOKEN);
         // A token of word pieces may stand for any number of spaces, or for a long word.
         let is_certain = text.len() / longest_token >= limit
