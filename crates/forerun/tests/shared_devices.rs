@@ -108,9 +108,7 @@ fn replicas_of_the_same_stages_fill_the_pipeline() {
     let scores: Vec<_> = trace.spans.iter().filter(|span| span.kind == SpanKind::Score).collect();
     let overlaps = scores.iter().flat_map(|first| scores.iter().map(move |second| (first, second)));
     let in_pipe = overlaps.filter(|(first, second)| {
-        first.lane < second.lane
-            && first.start_ns < second.end_ns
-            && second.start_ns < first.end_ns
+        first.lane < second.lane && first.start_ns < second.end_ns && second.start_ns < first.end_ns
     });
     assert!(in_pipe.count() > 5);
 }
