@@ -54,7 +54,7 @@ def read(path, target, tokens):
     """Returns the tokens of each prompt, and of its greedy answer."""
     text = pathlib.Path(path).read_text()
     if path.endswith(".json"):
-        return [(prompt["prompt_ids"], prompt["generated_ids"][:tokens]) for prompt in json.loads(text)["prompts"]]
+        return [(prompt["prompt_ids"], prompt["generated_ids"]) for prompt in json.loads(text)["prompts"]]
     tokenizer = Tokenizer.from_file(f"{sys.argv[1]}/tokenizer.json")
     prompts = [tokenizer.encode(line).ids for line in text.splitlines()]
     answers = [target.generate(torch.tensor([it]), max_new_tokens=tokens, do_sample=False)[0, len(it) :].tolist() for it in prompts]
@@ -67,20 +67,38 @@ def best(logits):
     return [list(zip(*row)) for row in zip(tokens.tolist(), shares.tolist())]
 
 
+def fit(inputs, outputs):
+    """Returns the linear map between states by ridge regression, for states with a one behind them."""
+    square = inputs.T @ inputs
+    return torch.linalg.solve(square + 0.01 * square.diag().mean() * torch.eye(len(square)), inputs.T @ outputs)
+
+
 @torch.no_grad()
-def measure(target, draft, prompts):
-    """Returns for each answer its tokens, and for each, the best tokens of the drafter and of each early exit."""
+def measure(target, draft, prompts, tokens):
+    """Returns for each answer its tokens, and for each, the best tokens of the drafter and of each early exit.
+
+    An exit is the final norm, a map fitted on every other prompt unless it is "plain", and the head."""
     layers = target.config.num_hidden_layers
     exits = sorted({round(layers * share) for share in (1 / 2, 5 / 8, 3 / 4, 7 / 8)})
+    states = []
     for prompt, answer in prompts:
-        ids = torch.tensor(prompt + answer[:-1])
-        rows = slice(len(prompt) - 1, None)
-        output = target.model(ids[None], output_hidden_states=True)
-        exact = target.lm_head(output.last_hidden_state[0, rows]).argmax(-1).tolist()
+        output = target.model(torch.tensor([prompt + answer[:-1]]), output_hidden_states=True)
+        normed = {layer: target.model.norm(output.hidden_states[layer][0]) for layer in exits}
+        states.append(({layer: torch.cat([it, torch.ones(len(it), 1)], 1) for layer, it in normed.items()}, output.last_hidden_state[0]))
+    maps = []
+    for fold in (1, 0):
+        others = states[fold::2]
+        final = torch.cat([it[1:] for _, it in others])
+        maps.append({layer: fit(torch.cat([it[layer][1:] for it, _ in others]), final) for layer in exits})
+    for index, ((prompt, answer), (early, final)) in enumerate(zip(prompts, states)):
+        answer = answer[:tokens]
+        rows = slice(len(prompt) - 1, len(prompt) - 1 + len(answer))
+        exact = target.lm_head(final[rows]).argmax(-1).tolist()
         same = next((i for i, pair in enumerate(zip(answer, exact)) if pair[0] != pair[1]), len(answer))
-        guesses = {"drafter": best(draft(ids, output.last_hidden_state[0])[rows])}
+        guesses = {"drafter": best(draft(torch.tensor(prompt + answer[:-1]), final[: rows.stop])[rows])}
         for layer in exits:
-            guesses[layer / layers] = best(target.lm_head(target.model.norm(output.hidden_states[layer][0, rows])))
+            guesses[f"plain {layer / layers:.3f}"] = best(target.lm_head(early[layer][rows, :-1]))
+            guesses[layer / layers] = best(target.lm_head(early[layer][rows] @ maps[index % 2][layer]))
         yield answer[:same], guesses
 
 
@@ -134,7 +152,7 @@ def replay(texts, source, branch=False, places=VERDICTS):
 
 
 target = load(sys.argv[1])
-texts = list(measure(target, drafter(sys.argv[2], target), read(sys.argv[3], target, int(sys.argv[4]))))
+texts = list(measure(target, drafter(sys.argv[2], target), read(sys.argv[3], target, int(sys.argv[4])), int(sys.argv[4])))
 sources = list(texts[0][1])
 pairs = [(token, {source: [it for it, _ in guesses[source][i]] for source in sources}) for answer, guesses in texts for i, token in enumerate(answer)]
 missed = [(token, {source: [it for it in row if it != of["drafter"][0]] for source, row in of.items()}) for token, of in pairs if of["drafter"][0] != token]
@@ -144,7 +162,7 @@ for source in sources:
     print(source, *(" ".join(f"{share:.3f}" for share in row) for row in shares), sep=" | ")
 print("speed (hits) for draft passes of", *COSTS)
 methods = [("speculative", None, False), ("SSD", "drafter", False), ("SpecBranch", "drafter", True)]
-methods += [(f"Mirror-SD, exit {source:.3f}", source, False) for source in sources[1:]]
+methods += [(f"Mirror-SD, exit {source:.3f}", source, False) for source in sources if isinstance(source, float)]
 for name, source, branch in methods:
     for places in (VERDICTS, 32) if source and not branch else (VERDICTS,):
         print(name, places, *(f"{speed:.2f} ({hits:.2f})" for speed, hits in replay(texts, source, branch, places).values()), sep=" | ", flush=True)
