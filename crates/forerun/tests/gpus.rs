@@ -400,6 +400,7 @@ fn drafting(layout: &SpeculatorLayout) -> (DrafterKind, [bool; 3]) {
         }
         L::DFlash | L::JetSpec => (DrafterKind::DFlash, [false, true, false]),
         L::DFlash2 => (DrafterKind::DFlash2, [false, true, false]),
+        L::Assistant => (DrafterKind::Assistant, [true, true, false]),
         L::DSpark(_) => (DrafterKind::DSpark, [false, true, false]),
         L::ParallelMedusa | L::ReducedParallelMedusa => {
             (DrafterKind::Parallel, [false, true, true])

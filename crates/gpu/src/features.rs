@@ -102,7 +102,9 @@ pub(crate) fn feature_runs(
         assert_eq!(sequence.features.len(), tokens.len(), "a feature for each row");
         for (&token, &feature) in tokens.iter().zip(sequence.features) {
             let values = match feature {
-                RowFeature::Target(values) | RowFeature::Predicted(values) => values,
+                RowFeature::Target(values)
+                | RowFeature::Context(values)
+                | RowFeature::Predicted(values) => values,
                 RowFeature::Mask => {
                     &mask_features[(token as usize - architecture.vocab_size) * width..][..width]
                 }
@@ -140,7 +142,8 @@ impl PassRun<'_> {
         let (joined, stored) = (scratch.joined.get(), scratch.features.get());
         let embeddings = scratch.embeddings.get();
         match architecture.input {
-            Input::Embedding | Input::UnprojectedFeature => {}
+            // Loading refuses rows on the target's keys.
+            Input::Embedding | Input::UnprojectedFeature | Input::TargetKeys { .. } => {}
             Input::EmbeddingAndFeature => {
                 self.embed_tokens(joined, 2 * size);
                 self.project(features, (joined, hidden), Store::Set, all);

@@ -4,7 +4,8 @@ use crate::error::GpuLoadError;
 use crate::kernel::{MAX_CONVOLUTION, MAX_EXPERTS, MAX_HEAD_DIM, MAX_KEY_DIM, WEIGHT_TYPES};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
-    Architecture, Attention, CacheType, Experts, Layer, MatrixTypes, Norm, Recurrent, WeightType,
+    Architecture, Attention, CacheType, Experts, Input, Layer, MatrixTypes, Norm, Recurrent,
+    WeightType,
 };
 
 /// Checks that GPUs compute everything in a model.
@@ -22,6 +23,8 @@ pub(crate) fn check(
     };
     refuse(cache == CacheType::Q8, "caches in q8")?;
     refuse(model.is_encoder(), "attention to later tokens (an encoder: leave it on cores)")?;
+    let on_target_keys = matches!(model.input, Input::TargetKeys { .. });
+    refuse(on_target_keys, "drafters on the target's keys and values (leave it on cores)")?;
     let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
     refuse(has_other_norm, "layer norms of inputs of layers' own")?;
     let mut of_layers = model.layers.iter().enumerate();

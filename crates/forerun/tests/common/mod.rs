@@ -197,6 +197,18 @@ impl Pair {
         Self { drafter: pair.target.clone(), ..pair }
     }
 
+    /// Writes a Gemma 4 and an assistant.
+    pub(crate) fn with_assistant(target: &Config) -> Self {
+        let pair = Self::in_new_folder();
+        write_random_checkpoint(&pair.target, target, 3, RandomDtype::F32).unwrap();
+        let layout = SpeculatorLayout::Assistant;
+        let hash = None;
+        RandomSpeculator { layout, target, seed: 3, positions: 0, target_embedding_sha256: hash }
+            .write(&pair.drafter)
+            .unwrap();
+        pair
+    }
+
     /// Writes a pair whose target is a GGUF file with Q4_K and Q6_K matrices.
     pub(crate) fn of_mixed_types() -> Self {
         let pair = Self::in_new_folder();

@@ -67,6 +67,9 @@ pub(super) fn models<D: Device>(
         (Drafts::Blocks(_), _) | (_, SpeculatorKind::Pard2 { .. }) => {
             [Box::new(BlockModel::new(model)), Box::new(BlockModel::new(slow))]
         }
+        (_, SpeculatorKind::Assistant) => {
+            [Box::new(TargetKeysModel::new(model)), Box::new(TargetKeysModel::new(slow))]
+        }
         _ if width == 0 => {
             [Box::new(CachedTransformer::new(model)), Box::new(CachedTransformer::new(slow))]
         }
