@@ -7,31 +7,14 @@ use forerun_formats::checkpoint::DRAFTER_FILES;
 use forerun_formats::checkpoint::random_speculator::{
     Eagle3Options, RandomSpeculator, SpeculatorLayout as L,
 };
-use forerun_formats::{Config, Family, ModelTypes, Speculator, SpeculatorKind, WeightType};
-use forerun_suite::speculators::{POSITIONS, Target, assert_same_rounds, layouts};
-use forerun_suite::{Device, TargetPart, examples};
+use forerun_formats::{Config, ModelTypes, Speculator, SpeculatorKind, WeightType};
+use forerun_suite::speculators::{POSITIONS, Target, layouts};
+use forerun_suite::{Device, TargetPart};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use std::path::PathBuf;
 
 forerun_suite::speculators!(Cpu);
-
-/// Targets with layers of two kinds, with shared keys, and with experts. Some prompts take two
-/// passes.
-#[test]
-fn assistants_have_the_bits_of_the_reference() {
-    let device = Cpu::get().unwrap();
-    let configs = examples().into_iter().filter(|config| config.family == Family::Gemma4);
-    let types = device.offer().kinds_of_weights;
-    for (number, config) in configs.enumerate() {
-        let target = Target::of(config, false);
-        for (turn, typed) in types.iter().copied().zip(device.turns()).enumerate() {
-            let drafter = (&target, target.drafter(L::Assistant));
-            let long = if turn == 0 { 262 } else { 30 };
-            assert_same_rounds(device, drafter, typed, (turn, long), &format!("{number}"));
-        }
-    }
-}
 
 #[test]
 fn the_kind_of_a_drafter_is_detected_from_its_tensors() {

@@ -4,8 +4,7 @@ use crate::error::GpuLoadError;
 use crate::kernel::{MAX_CONVOLUTION, MAX_EXPERTS, MAX_HEAD_DIM, MAX_KEY_DIM, WEIGHT_TYPES};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
-    Architecture, Attention, CacheType, Experts, Input, Layer, MatrixTypes, Norm, Recurrent,
-    WeightType,
+    Architecture, Attention, CacheType, Experts, Layer, MatrixTypes, Norm, Recurrent, WeightType,
 };
 
 /// Checks that GPUs compute everything in a model.
@@ -23,8 +22,6 @@ pub(crate) fn check(
     };
     refuse(cache == CacheType::Q8, "caches in q8")?;
     refuse(model.is_encoder(), "attention to later tokens (an encoder: leave it on cores)")?;
-    let on_target_keys = matches!(model.input, Input::TargetKeys { .. });
-    refuse(on_target_keys, "drafters on the target's keys and values (leave it on cores)")?;
     let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
     refuse(has_other_norm, "layer norms of inputs of layers' own")?;
     let mut of_layers = model.layers.iter().enumerate();
@@ -101,7 +98,8 @@ pub(crate) fn unsupported_matrix(
 }
 
 fn unsupported_piece(layer: &Layer) -> Option<String> {
-    let pieces = [(layer.mlp.is_none() && layer.experts.is_none(), "layers without an MLP")];
+    let has_no_mlp = layer.mlp.is_none() && layer.experts.is_none() && !layer.has_only_keys();
+    let pieces = [(has_no_mlp, "layers without an MLP")];
     let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
     let attention = || layer.attention.as_ref().and_then(unsupported_attention);

@@ -308,6 +308,23 @@ pub(super) fn mtp_heads_have_the_bits_of_the_reference<D: Device>(device: &D) {
     }
 }
 
+/// Targets with layers of two kinds, with shared keys, and with experts. Some prompts take two
+/// passes.
+pub(super) fn assistants_have_the_bits_of_the_reference<D: Device>(device: &D) {
+    let types = device.offer().kinds_of_weights;
+    let count = device.effort().types_of_drafters.min(types.len());
+    let (mut types, mut turns) = (types.into_iter().cycle(), device.turns());
+    let configs = examples().into_iter().filter(|config| config.family == Family::Gemma4);
+    for (number, config) in configs.enumerate() {
+        let target = Target::of(config, false);
+        for (turn, typed) in types.by_ref().take(count).zip(&mut turns).enumerate() {
+            let long = if number == 0 && turn == 0 { 262 } else { 30 };
+            let (drafter, name) = (target.drafter(L::Assistant), format!("assistant {number}"));
+            assert_same_rounds(device, (&target, drafter), typed, (number + turn, long), &name);
+        }
+    }
+}
+
 /// A target with factors, caps and a bias of the head, and one with layer norms and learned
 /// positions.
 pub(super) fn drafters_for_other_families_have_the_bits_of_the_reference<D: Device>(device: &D) {
