@@ -314,7 +314,8 @@ pub(super) fn assistants_have_the_bits_of_the_reference<D: Device>(device: &D) {
     let types = device.offer().kinds_of_weights;
     let count = device.effort().types_of_drafters.min(types.len());
     let (mut types, mut turns) = (types.into_iter().cycle(), device.turns());
-    let configs = examples().into_iter().filter(|config| config.family == Family::Gemma4);
+    let configs = device.offer().configs.into_iter();
+    let configs = configs.filter(|config| config.family == Family::Gemma4);
     for (number, config) in configs.enumerate() {
         let target = Target::of(config, false);
         for (turn, typed) in types.by_ref().take(count).zip(&mut turns).enumerate() {
