@@ -48,7 +48,8 @@ LAST_SEED = 200
 ASSISTANTS = {
     "gemma4": {"layer_types": ["sliding_attention", "sliding_attention",
                                "full_attention"]},
-    "gemma4-bias": {"layer_types": ["full_attention", "sliding_attention"]},
+    "gemma4-bias": {"layer_types": ["full_attention", "sliding_attention",
+                                    "full_attention"]},
     "gemma4-inputs": {"layer_types": ["sliding_attention", "full_attention",
                                       "full_attention"]},
 }

@@ -17,7 +17,7 @@
 use super::eagle3::options::NEUTRAL;
 use super::{Layout as SpeculatorLayout, Speculator, SpeculatorKind};
 use crate::architecture::{
-    Architecture, Attention, Factors, FeatureSource, Head, Input, Layer, MlpInput,
+    Architecture, Attention, Factors, FeatureSource, Head, Input, Layer, MlpInput, Rope,
 };
 use crate::checkpoint::{
     Checkpoint, LoadError, NamedTensors, StoredAs, Tensor, TensorRows, TensorSource,
@@ -292,7 +292,7 @@ fn on_target(
             let (heads, width) = sizes(attention);
             return Err(("num_key_value_heads", format!("{heads} (of {width})"), TARGET));
         }
-        if attention.rope != of_target.rope {
+        if !rotate_alike(attention.rope.as_ref(), of_target.rope.as_ref()) {
             return Err(("rope_parameters", "other values".to_owned(), TARGET));
         }
         let known = sources.iter().position(|known| *known == source);
@@ -321,6 +321,14 @@ fn source<'a>(target: &'a Architecture, attention: &Attention) -> Option<(usize,
     attentions.find(|(_, of_target)| {
         of_target.keys_of.is_none() && of_target.window.is_some() == attention.window.is_some()
     })
+}
+
+/// Returns whether two position embeddings are the same, in whatever way they are written down.
+fn rotate_alike(one: Option<&Rope>, other: Option<&Rope>) -> bool {
+    let (Some(one), Some(other)) = (one, other) else { return one == other };
+    let has_same = |pair| one.frequency(pair) == other.frequency(pair);
+    (one.dims, one.amplitude()) == (other.dims, other.amplitude())
+        && (0..one.dims / 2).all(has_same)
 }
 
 /// Returns the part of a layer that computes keys and values.
