@@ -4,9 +4,9 @@
 use crate::draft_goldens::{
     GoldenDrafters, Opened, assert_drafts_with, draft_one_by_one, on_reference,
 };
+use forerun::DrafterKind;
 use forerun::checkpoint::Checkpoint;
-use forerun::{DrafterKind, SpeculatorKind};
-use forerun_formats::Speculator;
+use forerun_formats::{Speculator, SpeculatorKind};
 use forerun_model::TargetKeysModel;
 use serde_json::{Value, json};
 use std::fs;

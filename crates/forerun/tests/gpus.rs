@@ -442,8 +442,8 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
     assert!(accepted > 200, "{accepted} draft tokens are accepted");
     let families = example_families();
     let gemma4 = families.iter().find(|config| config.family == Family::Gemma4).unwrap();
-    let pair = Pair::with_assistant(gemma4);
-    accepted_on_any_devices(&pair, &[(SpeculatorLayout::Assistant, pair.drafter.clone())]);
+    let (pair, assistant) = Pair::with_assistant(gemma4);
+    accepted_on_any_devices(&pair, &assistant);
 }
 
 /// Checks the answers with each drafter, and returns the number of accepted draft tokens.

@@ -438,8 +438,7 @@ fn targets_with_an_assistant_give_their_tokens() {
         configs.iter().filter(|config| config.family == Family::Gemma4).collect();
     assert_eq!(configs.len(), 3);
     for config in configs {
-        let pair = Pair::with_assistant(config);
-        let assistant = [(SpeculatorLayout::Assistant, pair.drafter.clone())];
+        let (pair, assistant) = Pair::with_assistant(config);
         // One prompt has too few rejections for every position.
         let cells = speculator_cells(&assistant)
             .into_iter()

@@ -356,10 +356,12 @@ fn answers_are_those_of_local_workers_alone_and_at_the_same_time() {
     let (pair, speculators) = Pair::with_speculators();
     let families = example_families();
     let gemma4 = families.iter().find(|config| config.family == Family::Gemma4).unwrap();
-    let with_assistant = Pair::with_assistant(gemma4);
+    let (with_assistant, [(_, assistant)]) = Pair::with_assistant(gemma4);
     let of_assistant = ["none", "top:3x3"].map(|tree| {
-        let drafter = Some(DrafterKind::Assistant.into());
-        let plan = Plan::new(Options { drafter, ..speculative(&with_assistant, 3, tree) });
+        let (draft_model, drafter) =
+            (Some(assistant.clone().into()), Some(DrafterKind::Assistant.into()));
+        let options = speculative(&with_assistant, 3, tree);
+        let plan = Plan::new(Options { draft_model, drafter, ..options });
         (plan.unwrap(), &with_assistant)
     });
     let plans = plans(&pair, &speculators).into_iter().map(|plan| (plan, &pair));

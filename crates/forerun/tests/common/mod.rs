@@ -197,16 +197,17 @@ impl Pair {
         Self { drafter: pair.target.clone(), ..pair }
     }
 
-    /// Writes a Gemma 4 and an assistant.
-    pub(crate) fn with_assistant(target: &Config) -> Self {
-        let pair = Self::in_new_folder();
-        write_random_checkpoint(&pair.target, target, 3, RandomDtype::F32).unwrap();
-        let layout = SpeculatorLayout::Assistant;
+    /// Writes a pair of a Gemma 4, and an assistant of the target.
+    pub(crate) fn with_assistant(config: &Config) -> (Self, [(SpeculatorLayout, PathBuf); 1]) {
+        let pair = Self::of_config(config);
+        let target = Checkpoint::open(&pair.target).unwrap();
+        let (target, layout) = (target.config(), SpeculatorLayout::Assistant);
+        let path = pair.target.with_file_name("assistant");
         let hash = None;
         RandomSpeculator { layout, target, seed: 3, positions: 0, target_embedding_sha256: hash }
-            .write(&pair.drafter)
+            .write(&path)
             .unwrap();
-        pair
+        (pair, [(layout, path)])
     }
 
     /// Writes a pair whose target is a GGUF file with Q4_K and Q6_K matrices.
