@@ -122,6 +122,15 @@ static DRAFTERS: &[DrafterEntry] = &[
         source: Source::Target,
     },
     DrafterEntry {
+        name: "assistant",
+        help: "Layers that attend to the target's keys and values (the assistants of Gemma 4)",
+        traits: DrafterTraits::ON_PREDICTED_FEATURES,
+        source: Source::Speculator {
+            reads: |layout| matches!(layout, SpeculatorKind::Assistant),
+            build_model: None,
+        },
+    },
+    DrafterEntry {
         name: "parallel",
         help: "All draft tokens in one forward pass (ParallelSpec, PARD, PARD-2, P-EAGLE)",
         // Some of its layouts read features.
@@ -244,6 +253,8 @@ impl DrafterKind {
     /// The layer of the target's own checkpoint that predicts a further token (MTP, arXiv
     /// 2412.19437).
     pub const Mtp: Self = Self::named("mtp");
+    /// Layers that attend to the target's keys and values (Gemma 4's assistants).
+    pub const Assistant: Self = Self::named("assistant");
     /// A drafter that predicts all positions in one forward pass (both integrations of
     /// ParallelSpec, arXiv 2410.05589; PARD, arXiv 2504.18583; PARD-2, arXiv 2605.08632).
     pub const Parallel: Self = Self::named("parallel");
@@ -480,6 +491,7 @@ mod tests {
             (L::DFlash2, "dflash2"),
             (L::DSpark, "dspark"),
             (L::Mtp, "mtp"),
+            (L::Assistant, "assistant"),
             (L::ParallelMedusa, "parallel"),
             (L::ParallelEagle, "parallel"),
             (L::PEagle, "parallel"),
@@ -495,6 +507,7 @@ mod tests {
                 L::DFlash
                 | L::DFlash2
                 | L::DSpark
+                | L::Assistant
                 | L::ParallelMedusa
                 | L::ParallelEagle
                 | L::PEagle

@@ -429,6 +429,25 @@ fn targets_with_an_mtp_head_give_their_tokens() {
     }
 }
 
+/// The drafter attends to the target's keys and values, with and without inputs of each layer,
+/// shared keys and experts.
+#[test]
+fn targets_with_an_assistant_give_their_tokens() {
+    let configs = example_families();
+    let configs: Vec<&Config> =
+        configs.iter().filter(|config| config.family == Family::Gemma4).collect();
+    assert_eq!(configs.len(), 3);
+    for config in configs {
+        let (pair, assistant) = Pair::with_assistant(config);
+        // One prompt has too few rejections for every position.
+        let cells = speculator_cells(&assistant)
+            .into_iter()
+            .map(|cell| Cell { must_reject: 0, ..cell })
+            .collect();
+        run_cases(&pair, &cases(&pair, 1), cells, |_| 6, |_, _| None);
+    }
+}
+
 /// The target is a GGUF file with several block types, also within a projection.
 #[test]
 fn a_target_of_mixed_block_types_gives_its_tokens() {

@@ -98,7 +98,8 @@ pub(crate) fn unsupported_matrix(
 }
 
 fn unsupported_piece(layer: &Layer) -> Option<String> {
-    let pieces = [(layer.mlp.is_none() && layer.experts.is_none(), "layers without an MLP")];
+    let has_no_mlp = layer.mlp.is_none() && layer.experts.is_none() && !layer.has_only_keys();
+    let pieces = [(has_no_mlp, "layers without an MLP")];
     let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
     let attention = || layer.attention.as_ref().and_then(unsupported_attention);

@@ -253,6 +253,11 @@ impl ReferenceModel {
         self.project(Tensor::Fusion, Tensor::FusionBias, inputs)
     }
 
+    /// Computes what the row after a hidden state reads in place of the target's.
+    pub(crate) fn prediction(&self, hidden: &[f32]) -> Vec<f32> {
+        self.linear(Tensor::Prediction, &self.final_norm(hidden))
+    }
+
     /// Computes the state from which every layer has a token's keys and values, in a model that
     /// drafts blocks.
     pub(crate) fn context(&self, feature: &[f32]) -> Vec<f32> {

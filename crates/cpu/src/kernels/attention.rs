@@ -121,6 +121,17 @@ impl TreeMask {
         self.rows.last_mut().expect("the new row").window_end = own + 1;
     }
 
+    /// Adds a row of the last sequence at the position `end`, in the slot `own`, which has no key and
+    /// no value. The slots below `end` are visible to it, except those that are too early for a
+    /// window.
+    ///
+    /// # Panics
+    /// If there is no sequence: a programming error.
+    pub(crate) fn push_after(&mut self, own: usize, end: usize) {
+        self.push(own, end, std::iter::empty());
+        self.rows.last_mut().expect("the new row").window_end = end + 1;
+    }
+
     /// Returns the place of a row's own key and value.
     pub(crate) fn place(&self, row: usize) -> RowPlace {
         self.rows[row].own
