@@ -20,6 +20,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         tokens,
         window,
         dtype,
+        kv_type,
         draft_model,
         threads,
         ceiling,
@@ -37,6 +38,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     let options = QualityOptions {
         model: locate(model)?,
         weight_types: dtype.concat(),
+        cache_type: kv_type,
         draft_models: draft_model.iter().map(locate).collect::<Result<_, _>>()?,
         max_tokens: tokens,
         window,

@@ -289,13 +289,16 @@ mod tests {
         };
         for magnitude in [1e-30_f32, 1.0, 3e4, 1e30] {
             let numbers: Vec<f32> = (0..80).map(|_| random() * magnitude).collect();
-            let mut rounded = numbers.clone();
-            CacheType::Q8.round(&mut rounded);
-            let blocks = numbers.chunks(QUANT_BLOCK).zip(rounded.chunks(QUANT_BLOCK));
-            for (numbers, rounded) in blocks {
-                let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-                for (number, rounded) in numbers.iter().zip(rounded) {
-                    assert!((number - rounded).abs() <= largest / 253.9, "{number} {rounded}");
+            // Of 4 bits, the largest number's opposite is a whole step away.
+            for (cache_type, steps) in [(CacheType::Q8, 253.9), (CacheType::Q4, 7.9)] {
+                let mut rounded = numbers.clone();
+                cache_type.round(&mut rounded);
+                let blocks = numbers.chunks(QUANT_BLOCK).zip(rounded.chunks(QUANT_BLOCK));
+                for (numbers, rounded) in blocks {
+                    let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+                    for (number, rounded) in numbers.iter().zip(rounded) {
+                        assert!((number - rounded).abs() <= largest / steps, "{number} {rounded}");
+                    }
                 }
             }
         }
@@ -303,17 +306,38 @@ mod tests {
 
     #[test]
     fn blocks_without_a_usable_scale_are_zeros_or_not_numbers() {
-        for small in [0.0, -0.0, 1e-40, 1e-38] {
-            let mut head = [small; 3];
-            CacheType::Q8.round(&mut head);
-            assert_eq!(head, [0.0; 3]);
+        for cache_type in [CacheType::Q8, CacheType::Q4] {
+            for small in [0.0, -0.0, 1e-40, 1e-38] {
+                let mut head = [small; 3];
+                cache_type.round(&mut head);
+                assert_eq!(head, [0.0; 3]);
+            }
+            for wrong in [f32::INFINITY, f32::NAN] {
+                let mut head = [[1.0; QUANT_BLOCK], [2.0; QUANT_BLOCK]].concat();
+                head[3] = wrong;
+                cache_type.round(&mut head);
+                assert!(head[..QUANT_BLOCK].iter().all(|x| x.is_nan()));
+                assert!(head[QUANT_BLOCK..].iter().all(|x| (x - 2.0).abs() < 1e-6));
+            }
         }
-        for wrong in [f32::INFINITY, f32::NAN] {
-            let mut head = [[1.0; QUANT_BLOCK], [2.0; QUANT_BLOCK]].concat();
-            head[3] = wrong;
-            CacheType::Q8.round(&mut head);
-            assert!(head[..QUANT_BLOCK].iter().all(|x| x.is_nan()));
-            assert!(head[QUANT_BLOCK..].iter().all(|x| (x - 2.0).abs() < 1e-6));
-        }
+    }
+
+    #[test]
+    fn rotated_queries_and_keys_have_the_same_products() {
+        let [query, key] = [3, 7].map(|factor| {
+            let numbers = (0..80).map(|index| ((index * factor) % 11) as f32 - 5.0);
+            numbers.collect::<Vec<f32>>()
+        });
+        let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        let [rotated_query, rotated_key] = [&query, &key].map(|numbers| {
+            let mut rotated = numbers.clone();
+            CacheType::Q4.hadamard(&mut rotated);
+            assert_ne!(rotated[..64], numbers[..64]);
+            // The last dimensions are no whole block.
+            assert_eq!(rotated[64..], numbers[64..]);
+            rotated
+        });
+        let (found, expected) = (product(&rotated_query, &rotated_key), product(&query, &key));
+        assert!((found - expected).abs() < 1e-3, "{found} {expected}");
     }
 }
