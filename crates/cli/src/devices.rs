@@ -3,9 +3,7 @@
 use crate::arguments::DevicesArguments;
 use crate::bench::{self, Quartiles};
 use crate::progress::{self, Task, Unit};
-use forerun::checkpoint::Checkpoint;
-#[cfg(feature = "gpu")]
-use forerun::checkpoint::ModelTypes;
+use forerun::checkpoint::{Checkpoint, ModelTypes};
 use forerun::cpu::measure::BandwidthProbe;
 use forerun::cpu::{Forward, Isa, ModelProbe, Transformer, Weights};
 #[cfg(feature = "gpu")]

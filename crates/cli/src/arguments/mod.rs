@@ -30,7 +30,7 @@ use forerun::{ModelSource, TokenId, VerificationChoice, WeightType, WeightTypes}
 use headings::{CHAT, DRAFTING, OUTPUT, PROMPTS, SAMPLING, STOPPING, STRUCTURE};
 use samplers::SamplerArguments;
 use std::path::PathBuf;
-use values::{ChosenTypes, token_bias};
+use values::{ChosenCacheType, ChosenTypes, token_bias};
 
 #[cfg(feature = "laboratory")]
 pub(crate) use analyze::{AcceptanceArguments, Analyze, LayersArguments};

@@ -20,7 +20,7 @@ pub(crate) trait Cached: Pod + Default + Send + Sync {
     /// Whether each block of 32 dimensions of a row has a scale, with which its numbers are
     /// multiplied.
     const IS_SCALED: bool = false;
-    /// Whether blocks of keys are rotated before they are rounded ([`CacheType::hadamard`]).
+    /// Whether keys are rotated before they are rounded, as `CacheType::hadamard` does.
     const ROTATES_KEYS: bool = false;
     fn load<L: Lanes>(&self) -> L;
     /// Rounds up to 32 numbers to the cache's type. Returns their vectors, and their scale.
@@ -209,8 +209,8 @@ impl Cached for Nibble {
     fn set(&mut self, lane: usize, number: i8) {
         let byte = &mut self.0[lane % 8];
         *byte = match lane < 8 {
-            true => *byte & 0xf0 | number as u8 & 15,
-            false => *byte & 15 | (number << 4) as u8,
+            true => (*byte & 0xf0) | (number as u8 & 15),
+            false => (*byte & 15) | (number << 4) as u8,
         };
     }
 }
