@@ -463,8 +463,10 @@ fn a_target_of_mixed_block_types_gives_its_tokens() {
 #[test]
 fn all_options_give_the_tokens_of_a_target_with_a_quantised_cache() {
     let mut pair = Pair::of_granite();
-    pair.cache_type = Some(CacheType::Q8);
-    run_sample_of_matrix(&pair, cells());
+    for cache_type in [CacheType::Q8, CacheType::Q4] {
+        pair.cache_type = Some(cache_type);
+        run_sample_of_matrix(&pair, cells());
+    }
 }
 
 #[test]

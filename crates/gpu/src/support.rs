@@ -20,7 +20,7 @@ pub(crate) fn check(
         true => Err(GpuLoadError::unsupported(piece)),
         false => Ok(()),
     };
-    refuse(cache == CacheType::Q8, "caches in q8")?;
+    refuse(is_quantised(cache), &format!("caches in {cache}"))?;
     refuse(model.is_encoder(), "attention to later tokens (an encoder: leave it on cores)")?;
     let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
     refuse(has_other_norm, "layer norms of inputs of layers' own")?;
@@ -34,6 +34,10 @@ pub(crate) fn check(
     }
 }
 
+fn is_quantised(cache: CacheType) -> bool {
+    matches!(cache, CacheType::Q8 | CacheType::Q4)
+}
+
 /// Returns the number of a model's first layers that GPUs compute, and the piece that ends them, if
 /// there is one.
 pub(crate) fn first_layers(
@@ -41,8 +45,8 @@ pub(crate) fn first_layers(
     types: &MatrixTypes,
     cache: CacheType,
 ) -> (usize, Option<String>) {
-    if cache == CacheType::Q8 {
-        return (0, Some("caches in q8".into()));
+    if is_quantised(cache) {
+        return (0, Some(format!("caches in {cache}")));
     }
     if model.is_encoder() {
         return (0, Some("attention to later tokens (an encoder: leave it on cores)".into()));

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct ReferenceModel {
     architecture: Architecture,
     arithmetic: Arithmetic,
-    cache_type: CacheType,
+    pub(crate) cache_type: CacheType,
     tensors: HashMap<Tensor, Values>,
     /// The expansions of compressed keys and values, by layer and by head; empty without them.
     expansions: Vec<Vec<HeadExpansion>>,
@@ -359,6 +359,7 @@ impl ReferenceModel {
         }
         limit(attention, &mut heads);
         rotate(attention, &mut heads, position);
+        heads.chunks_mut(attention.head_dim).for_each(|head| self.cache_type.hadamard(head));
         heads
     }
 

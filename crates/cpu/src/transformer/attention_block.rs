@@ -315,6 +315,9 @@ impl AttentionBlock {
         let mask = input.rows.mask(weights.sees_block);
         let (q_width, width) = (shape.q_width(), shape.row_width());
         let sinks = weights.sinks.as_deref();
+        for row in self.qkv.chunks_exact_mut(width) {
+            cached.rotate_queries(shape.head_dim, &mut row[..q_width]);
+        }
         let queries = Queries { rows: &self.qkv, stride: width, sinks };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);
         attention(team, shape, queries, cached, mask, scratch, attended);
