@@ -131,7 +131,6 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "it is parsed once")]
 pub(crate) enum Command {
     /// Continue a prompt.
     ///

@@ -51,12 +51,12 @@ impl KeysValues {
 
     /// Allocates a page's memory, if it is not allocated yet.
     pub(crate) fn reserve(&mut self, page: PageId) {
-        of_type!(self, cached => cached.reserve(page))
+        of_type!(self, cached => cached.reserve(page));
     }
 
     /// Frees a page's memory.
     pub(crate) fn release(&mut self, page: PageId) {
-        of_type!(self, cached => cached.pages[page.index()] = Page::default())
+        of_type!(self, cached => cached.pages[page.index()] = Page::default());
     }
 
     /// Writes a key (after RoPE) and a value, each `[n_kv_heads, head_dim]`. Values that are a part
@@ -79,7 +79,7 @@ impl KeysValues {
 
     /// Copies a row's key and value.
     pub(crate) fn copy(&mut self, from: RowPlace, to: RowPlace) {
-        of_type!(self, cached => cached.copy(from, to))
+        of_type!(self, cached => cached.copy(from, to));
     }
 
     /// Rotates each query of a row as the keys are rotated: `[n_heads, head_dim]`.
