@@ -145,8 +145,7 @@ pub trait Drafter {
     ///
     /// # Errors
     /// If the drafter's model fails, or the job was cancelled. A draft with a token outside the
-    /// target's vocabulary counts as an error, too. After an error the target decodes without the
-    /// drafter.
+    /// target's vocabulary is a failure, too. After one, the target goes on alone.
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError>;
 
     /// Drafts for several sequences, and calls `done` with the index and the draft of each as soon
