@@ -245,6 +245,13 @@ fn compared_with_plain(
     )))
 }
 
+/// Says why drafts were made or not, if the user wants details.
+pub(crate) fn detail_reasons(answer: &Answer) {
+    for reason in answer.trace.reasons() {
+        detail(format_args!("{} steps: {}", reason.steps, reason.words));
+    }
+}
+
 /// Maximum number of tokens to generate.
 const DEFAULT_MAX_TOKENS: usize = 200;
 
@@ -570,9 +577,7 @@ fn report(
             true => format!("{}, {drafters}", plan.method()),
             false => "plain decoding".to_owned(),
         };
-        for reason in answer.trace.reasons() {
-            detail(format_args!("{} steps: {}", reason.steps, reason.words));
-        }
+        detail_reasons(answer);
         note(format_args!("{decoding}: {}", answer.summary()));
     }
     Ok(())
