@@ -559,6 +559,40 @@ fn a_drafter_of_ones_own_gives_the_tokens_of_the_target() {
     run_sample_of_matrix(&Pair::generated(), cells);
 }
 
+/// A drafter of one's own that proposes a token which the target does not have.
+struct Unknown;
+
+impl Drafter for Unknown {
+    fn draft(&mut self, _context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        Ok(Draft::deterministic(TokenTree::chain(&[9_999_999])))
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+#[test]
+fn after_a_draft_outside_the_vocabulary_the_target_goes_on_alone() {
+    let (pair, drafter) = (Pair::generated(), DrafterKind::own("unknown", || Box::new(Unknown)));
+    let answer = |method: Method| {
+        let options = Options {
+            method: Some(method.into()),
+            drafter: Some(drafter.into()),
+            draft_tokens: DraftTokens::Fixed(2),
+            ..Options::new(&*pair.target)
+        };
+        let request = Request { max_tokens: 12, ignore_eos: true, ..Request::default() };
+        Engine::open(options).unwrap().complete(&pair.prompts[0], &request).unwrap()
+    };
+    let plain = answer(Method::Autoregressive);
+    for method in Method::all().filter(|method| method.drafts()) {
+        let Answer { tokens, statistics, .. } = answer(method);
+        assert_eq!(tokens, plain.tokens, "{method}");
+        let [failure] = &statistics.failures[..] else { panic!("{method}: {statistics:?}") };
+        assert!(failure.starts_with("drafter 0 failed: "), "{method}: {failure}");
+        assert!(failure.contains("token 9999999 is not in"), "{method}: {failure}");
+    }
+}
+
 /// A method of one's own: it drafts for every second token of the target.
 #[derive(Default)]
 struct EverySecond {
