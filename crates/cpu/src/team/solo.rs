@@ -22,7 +22,7 @@ const CALM_PERIODS: u32 = 4;
 /// period doubles.
 #[derive(Debug, Default)]
 pub(super) struct Solo {
-    /// When the first stall of a window began, and how long stalls took since then.
+    /// When the first stall of a window ended, and how long stalls took since then.
     stalled: Option<(Instant, Duration)>,
     /// The length of the last period, and its end.
     period: Option<(Duration, Instant)>,
@@ -52,8 +52,9 @@ impl Solo {
     fn after_stall(&mut self, helpers: usize, waited: Duration, now: Instant) {
         let [shortest, longest] = WINDOW;
         let window = self.stalled.filter(|&(start, _)| now < start + longest);
-        let (start, before) = window.unwrap_or((now - waited, Duration::ZERO));
-        let lost = before + waited;
+        // One stall is no evidence.
+        let (start, lost) =
+            window.map_or((now, Duration::ZERO), |(start, lost)| (start, lost + waited));
         self.stalled = Some((start, lost));
         let bearable = (now - start).mul_f64(helpers as f64 / (helpers + 3) as f64);
         if now - start >= shortest && lost > bearable {
@@ -77,8 +78,7 @@ mod tests {
         solo.after_run(1, STALL / 2);
         assert!(solo.stalled.is_none());
         for doublings in 0..8 {
-            // One stall is no evidence.
-            for is_enough in [false, true] {
+            for is_enough in [false, false, true] {
                 now += millis(8);
                 assert!(!solo.is_active_at(now));
                 solo.after_stall(1, millis(6), now);
@@ -91,7 +91,10 @@ mod tests {
         // A calm time ends the memory.
         now += LONGEST * CALM_PERIODS;
         assert!(!solo.is_active_at(now));
-        solo.after_stall(1, millis(20), now);
+        for _ in 0..2 {
+            now += millis(20);
+            solo.after_stall(1, millis(15), now);
+        }
         assert!(solo.is_active_at(now + FIRST - STALL) && !solo.is_active_at(now + FIRST));
     }
 
@@ -110,8 +113,8 @@ mod tests {
         let now = Instant::now();
         for (helpers, is_active) in [(1, true), (2, false), (15, false)] {
             let mut solo = Solo::default();
-            solo.after_stall(helpers, millis(8), now);
-            solo.after_stall(helpers, millis(1), now + millis(12));
+            solo.after_stall(helpers, millis(4), now);
+            solo.after_stall(helpers, millis(4), now + millis(12));
             assert_eq!(solo.is_active_at(now + millis(12)), is_active, "{helpers} helpers");
         }
     }
