@@ -323,7 +323,7 @@ fn source<'a>(target: &'a Architecture, attention: &Attention) -> Option<(usize,
     })
 }
 
-/// Returns whether two position embeddings are the same, in whatever way they are written down.
+/// Returns whether two position embeddings are equal, even if their files describe them differently.
 fn rotate_alike(one: Option<&Rope>, other: Option<&Rope>) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return one == other };
     let has_same = |pair| one.frequency(pair) == other.frequency(pair);
