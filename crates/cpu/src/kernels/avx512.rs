@@ -330,10 +330,10 @@ struct Tile<'a> {
 }
 
 /// A place in a chunk: a block of 32 inputs of a tile, and what to prefetch meanwhile. If the tile
-/// is unpacked, `lower` has a byte for each quant, and `scales` and `minima` have f32.
+/// is unpacked, `quants` has a byte for each quant, and `scales` and `minima` have f32.
 struct Place {
-    lower: *const u8,
-    upper: *const u8,
+    /// The lower bits of the quants; the upper bits follow.
+    quants: *const u8,
     scales: *const u8,
     minima: *const u8,
     /// The chunk's scales of scales and of minima.
@@ -388,10 +388,11 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         }
     }
 
-    /// Whether both tiles are read at the same time, because few rows wait for memory. More rows
+    /// Whether both tiles are read at the same time. One row reads memory in one stream; many rows
     /// need all registers for one tile.
     const fn together(rows: usize) -> bool {
-        !UNPACKED && (rows < 4 || (rows <= 8 && Self::FORMAT.bits == 8))
+        let most = if Self::FORMAT.bits == 8 { 8 } else { 3 };
+        !UNPACKED && 1 < rows && rows <= most
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -543,7 +544,7 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn upper_halves(place: &Place, group: usize) -> __m512i {
         // SAFETY: the caller guarantees 32 inputs.
-        let vector = unsafe { _mm512_load_si512(place.lower.add(group / 2 * 64).cast()) };
+        let vector = unsafe { _mm512_load_si512(place.quants.add(group / 2 * 64).cast()) };
         _mm512_and_si512(vector, _mm512_set1_epi8(0xf0_u8.cast_signed()))
     }
 
@@ -561,21 +562,21 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             if UNPACKED && let Some(unpacked) = tile.unpacked {
                 let block = (chunk - tile.first_chunk) * (CHUNK / BLOCK);
                 let parts = block * Self::FORMAT.scales_per_block();
-                let lower = unpacked.quants[block * GROUPS..].as_ptr().cast::<u8>();
+                let quants = unpacked.quants[block * GROUPS..].as_ptr().cast::<u8>();
                 let [scales, minima] = [&unpacked.scales, &unpacked.minima]
                     .map(|of| of[parts..].as_ptr().cast::<u8>());
-                return Place { lower, upper: lower, scales, minima, supers: [none; 2], prefetch };
+                return Place { quants, scales, minima, supers: [none; 2], prefetch };
             }
             let at = Self::FORMAT.place(tile.inputs, chunk * (CHUNK / BLOCK));
-            let [lower, upper, scales, supers] =
-                [at.lower, at.upper, at.scales, at.supers].map(|at| tile.start.add(at));
+            let [quants, scales, supers] =
+                [at.lower, at.scales, at.supers].map(|at| tile.start.add(at));
             let supers = match Self::FORMAT.scales {
                 Scales::Super32 { minima } | Scales::Super16 { minima } => {
                     [half(supers), if minima { half(supers.add(2 * LANES)) } else { none }]
                 }
                 _ => [none; 2],
             };
-            Place { lower, upper, scales, minima: scales, supers, prefetch }
+            Place { quants, scales, minima: scales, supers, prefetch }
         }
     }
 
@@ -583,12 +584,11 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     #[inline(always)]
     fn advance(place: &mut Place) {
         let format = &Self::FORMAT;
-        let [lower, upper, scales] = match UNPACKED {
-            true => [BLOCK * LANES, 0, format.scales_per_block() * 4 * LANES],
-            false => [format.lower_bytes(), format.upper_bytes(), format.scale_bytes()],
+        let [quants, scales] = match UNPACKED {
+            true => [BLOCK * LANES, format.scales_per_block() * 4 * LANES],
+            false => [format.quant_bytes(), format.scale_bytes()],
         };
-        place.lower = place.lower.wrapping_add(lower);
-        place.upper = place.upper.wrapping_add(upper);
+        place.quants = place.quants.wrapping_add(quants);
         place.scales = place.scales.wrapping_add(scales);
         place.minima = place.minima.wrapping_add(scales);
     }
@@ -641,8 +641,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     /// Returns the quants of a group of four inputs, each in the byte of its output and input.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn quants(&Place { lower, upper, .. }: &Place, group: usize) -> __m512i {
-        // SAFETY: the caller guarantees 32 inputs in both planes.
+    unsafe fn quants(&Place { quants: lower, .. }: &Place, group: usize) -> __m512i {
+        // SAFETY: the caller guarantees 32 inputs.
         unsafe {
             let format = &Self::FORMAT;
             let (bits, upper_bits) = (format.lower_bits(), format.upper_bits());
@@ -664,7 +664,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
                 };
             }
             let per_byte = 8 / upper_bits;
-            let vector = _mm512_load_si512(upper.add(group / per_byte * 64).cast());
+            let upper = lower.add(format.lower_bytes() + group / per_byte * 64);
+            let vector = _mm512_load_si512(upper.cast());
             let upper = shift(vector, bits as i32 - (group % per_byte * upper_bits) as i32);
             // Bits of the mask come from the lower bits, all others from the upper bits.
             const SELECT: i32 = 0b1100_1010;

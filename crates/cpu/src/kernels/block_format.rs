@@ -1,16 +1,15 @@
 //! How tiles store the block types: what a quant means, and where its bits and scales are.
 //!
 //! A tile of a block type is a sequence of chunks of 256 inputs; the last chunk may have fewer
-//! blocks of 32 inputs. A chunk has up to four parts, one after another. Each is in ascending order
-//! of inputs:
+//! blocks of 32 inputs. A chunk starts with its scales, so that kernels read memory in ascending
+//! order:
 //!
-//! * the lower bits of the quants: `[blocks][vectors][16][4]` bytes. A byte holds one 8-bit quant,
-//!   the lower four bits of two quants, or the lower two bits of four quants;
-//! * the upper bits of the quants, in the same way: `[blocks][vectors][16][4]` bytes;
 //! * the scales, and the minima after them: `[blocks][1, 2 or 4][16]`;
-//! * the scales of the scales, and of the minima: `[1 or 2][16]` as f16.
-//!
-//! A chunk is padded to whole cache lines.
+//! * the scales of the scales, and of the minima: `[1 or 2][16]` as f16, padded to whole cache
+//!   lines;
+//! * for each block, the lower bits of its quants: `[vectors][16][4]` bytes, of which each holds one
+//!   8-bit quant, the lower four bits of two quants, or the lower two bits of four quants; then the
+//!   upper bits in the same way.
 //!
 //! Quants come in groups of four inputs, so that one 64-byte vector holds a group of 16 outputs. If
 //! a byte holds several quants, they belong to successive groups, with the first group in the
@@ -119,14 +118,14 @@ impl BlockFormat {
         self.bits - self.lower_bits()
     }
 
-    /// Returns the bytes of 32 inputs among the lower bits.
+    /// Returns the bytes of the lower bits of 32 inputs.
     pub(super) const fn lower_bytes(&self) -> usize {
         self.lower_bits() * BLOCK / 8 * LANES
     }
 
-    /// Returns the bytes of 32 inputs among the upper bits.
-    pub(super) const fn upper_bytes(&self) -> usize {
-        self.upper_bits() * BLOCK / 8 * LANES
+    /// Returns the bytes of the quants of 32 inputs.
+    pub(super) const fn quant_bytes(&self) -> usize {
+        self.bits * BLOCK / 8 * LANES
     }
 
     /// Returns the number of scales for 32 inputs.
@@ -160,10 +159,14 @@ impl BlockFormat {
     }
 
     /// Returns the bytes of a chunk with this number of blocks: whole cache lines, because kernels
-    /// load aligned vectors.
+    /// load aligned vectors of quants.
     const fn chunk_bytes(&self, blocks: usize) -> usize {
-        let block = self.lower_bytes() + self.upper_bytes() + self.scale_bytes();
-        (blocks * block + self.super_bytes()).next_multiple_of(64)
+        self.header_bytes(blocks) + blocks * self.quant_bytes()
+    }
+
+    /// Returns the bytes of the scales of a chunk with this number of blocks.
+    const fn header_bytes(&self, blocks: usize) -> usize {
+        (blocks * self.scale_bytes() + self.super_bytes()).next_multiple_of(64)
     }
 
     /// Returns the bytes of a whole chunk.
@@ -186,13 +189,12 @@ impl BlockFormat {
         let left = inputs / BLOCK - chunk * CHUNK_BLOCKS;
         let blocks = if left < CHUNK_BLOCKS { left } else { CHUNK_BLOCKS };
         let start = chunk * self.whole_chunk_bytes();
-        let upper = start + blocks * self.lower_bytes();
-        let scales = upper + blocks * self.upper_bytes();
+        let lower = start + self.header_bytes(blocks) + within * self.quant_bytes();
         BlockPlace {
-            lower: start + within * self.lower_bytes(),
-            upper: upper + within * self.upper_bytes(),
-            scales: scales + within * self.scale_bytes(),
-            supers: scales + blocks * self.scale_bytes(),
+            lower,
+            upper: lower + self.lower_bytes(),
+            scales: start + within * self.scale_bytes(),
+            supers: start + blocks * self.scale_bytes(),
         }
     }
 }
