@@ -486,8 +486,6 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             let parts = format.scales_per_block();
             for part in 0..parts {
                 let mut dots = [_mm512_setzero_si512(); R];
-                // Sixteen times the products of the upper halves of bytes, which are not shifted.
-                let mut upper_dots = [_mm512_setzero_si512(); R];
                 if format.zero != 0 {
                     let shift = _mm_cvtsi32_si128(tile.zero.ilog2() as i32);
                     for (row, dot) in dots.iter_mut().enumerate() {
@@ -499,19 +497,10 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
                     if spread {
                         prefetch(group * lines / GROUPS..(group + 1) * lines / GROUPS);
                     }
-                    let in_place = Self::multiplies_in_place(R) && group % 2 == 1;
-                    let (quants, dots) = match in_place {
-                        true => (Self::upper_halves(place, group), &mut upper_dots),
-                        false => (Self::quants(place, group), &mut dots),
-                    };
+                    let quants = Self::quants(place, group);
                     for (row, dot) in dots.iter_mut().enumerate() {
                         let x = _mm512_set1_epi32(x.group(row_place(row), group));
                         *dot = _mm512_dpbusd_epi32(*dot, quants, x);
-                    }
-                }
-                if Self::multiplies_in_place(R) {
-                    for (dot, upper) in dots.iter_mut().zip(upper_dots) {
-                        *dot = _mm512_add_epi32(*dot, _mm512_srai_epi32::<4>(upper));
                     }
                 }
                 let [scale, minimum] = Self::scale(place, part);
@@ -530,22 +519,6 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             place.prefetch = place.prefetch.wrapping_add(lines * tile.stride);
             Self::advance(place);
         }
-    }
-
-    /// Whether the upper halves of bytes are multiplied where they are: for one row, a shift of its
-    /// sum is cheaper than one of each vector.
-    const fn multiplies_in_place(rows: usize) -> bool {
-        let format = &Self::FORMAT;
-        !UNPACKED && rows == 1 && format.bits == 4 && format.table.is_none()
-    }
-
-    /// Returns sixteen times the quants of a group with an odd index.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn upper_halves(place: &Place, group: usize) -> __m512i {
-        // SAFETY: the caller guarantees 32 inputs.
-        let vector = unsafe { _mm512_load_si512(place.quants.add(group / 2 * 64).cast()) };
-        _mm512_and_si512(vector, _mm512_set1_epi8(0xf0_u8.cast_signed()))
     }
 
     /// Returns the first place of a chunk.
