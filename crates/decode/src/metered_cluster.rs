@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// A policy, and what is measured for it.
 pub(crate) struct Meter<P> {
     pub(crate) policy: P,
-    /// The jobs in flight, without cancelled ones.
+    /// The jobs in flight. Cancelled ones may take cores until they end.
     in_flight: BTreeMap<Ticket, JobInFlight>,
     /// The end of the last completed job, on the cluster's clock.
     now_ns: u64,
@@ -22,6 +22,7 @@ pub(crate) struct Meter<P> {
 enum JobInFlight {
     Draft { drafter: usize },
     Score { rows: usize, while_drafting: bool },
+    Cancelled,
 }
 
 impl<P: Policy> Meter<P> {
@@ -95,7 +96,7 @@ impl<P: Policy> Cluster for MeteredCluster<'_, P> {
     }
 
     fn cancel(&mut self, ticket: Ticket) {
-        self.meter.in_flight.remove(&ticket);
+        self.meter.in_flight.entry(ticket).and_modify(|job| *job = JobInFlight::Cancelled);
         self.cluster.cancel(ticket);
     }
 
