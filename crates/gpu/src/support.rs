@@ -2,6 +2,7 @@
 
 use crate::error::GpuLoadError;
 use crate::kernel::{MAX_CONVOLUTION, MAX_EXPERTS, MAX_HEAD_DIM, MAX_KEY_DIM, WEIGHT_TYPES};
+use crate::layer_plan::is_elsewhere;
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     Architecture, Attention, CacheType, Experts, Layer, MatrixTypes, Norm, Recurrent, WeightType,
@@ -39,11 +40,12 @@ fn is_quantised(cache: CacheType) -> bool {
 }
 
 /// Returns the number of a model's first layers that GPUs compute, and the piece that ends them, if
-/// there is one.
+/// there is one. The experts of the layers `without_experts` are on another device.
 pub(crate) fn first_layers(
     model: &Architecture,
     types: &MatrixTypes,
     cache: CacheType,
+    without_experts: usize,
 ) -> (usize, Option<String>) {
     if is_quantised(cache) {
         return (0, Some(format!("caches in {cache}")));
@@ -65,9 +67,18 @@ pub(crate) fn first_layers(
         _ => None,
     };
     for (index, layer) in model.layers.iter().enumerate() {
-        let mut matrices = model.matrices().filter(|tensor| layer_of(*tensor) == Some(index));
-        let of_matrices =
-            || matrices.find_map(|tensor| unsupported_matrix_of(model, types, tensor));
+        let is_here = |tensor: &Tensor| !is_elsewhere(*tensor, without_experts);
+        let matrices = model.matrices().filter(|tensor| layer_of(*tensor) == Some(index));
+        let of_matrices = || {
+            let mut matrices = matrices.filter(is_here);
+            matrices.find_map(|tensor| unsupported_matrix_of(model, types, tensor))
+        };
+        // Elsewhere, there may be any number.
+        let experts = layer.experts.map(|experts| Experts {
+            n_experts: if index < without_experts { 1 } else { experts.n_experts },
+            ..experts
+        });
+        let layer = &Layer { experts, ..layer.clone() };
         if let Some(piece) = unsupported_layer(index, layer).or_else(of_matrices) {
             return (index, Some(piece));
         }
