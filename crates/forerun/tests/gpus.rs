@@ -319,13 +319,13 @@ fn experts_on_cores_need_experts_of_layers_on_a_gpu() {
         let options = Options { cpu_moe: Some(cpu_moe), ..options(&pair, placement) };
         Plan::new(options)
     };
-    assert!(with("target=gpu:0/cpu:0", 0).unwrap_err().to_string().contains("at least 1"));
+    let split = "drafter=cpu:0,target=gpu:0/cpu:0,shared";
+    assert!(with(split, 0).unwrap_err().to_string().contains("at least 1"));
     for placement in ["drafter=cpu:0,target=gpu:0", "drafter=cpu:0,target=cpu:0,shared"] {
         let error = with(placement, 1).unwrap_err().to_string();
         assert!(error.contains("`cpu_moe`") && error.contains("target=gpu:0/cpu:0-7"), "{error}");
     }
-    let dense = with("drafter=cpu:0,target=gpu:0/cpu:0,shared", usize::MAX).unwrap();
-    let error = Engine::open_plan(&dense).err().unwrap().to_string();
+    let error = Engine::open_plan(&with(split, usize::MAX).unwrap()).err().unwrap().to_string();
     assert!(error.contains("`cpu_moe`") && error.contains("have none"), "{error}");
 }
 

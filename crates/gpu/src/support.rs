@@ -26,7 +26,7 @@ pub(crate) fn check(
     let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
     refuse(has_other_norm, "layer norms of inputs of layers' own")?;
     let mut of_layers = model.layers.iter().enumerate();
-    let of_layers = of_layers.find_map(|(index, layer)| unsupported_layer(index, layer));
+    let of_layers = of_layers.find_map(|(index, layer)| unsupported_layer(index, layer, 0));
     let of_matrices =
         || model.matrices().find_map(|tensor| unsupported_matrix_of(model, types, tensor));
     match of_layers.or_else(of_matrices) {
@@ -73,21 +73,18 @@ pub(crate) fn first_layers(
             let mut matrices = matrices.filter(is_here);
             matrices.find_map(|tensor| unsupported_matrix_of(model, types, tensor))
         };
-        // Elsewhere, there may be any number.
-        let experts = layer.experts.map(|experts| Experts {
-            n_experts: if index < without_experts { 1 } else { experts.n_experts },
-            ..experts
-        });
-        let layer = &Layer { experts, ..layer.clone() };
-        if let Some(piece) = unsupported_layer(index, layer).or_else(of_matrices) {
+        let of_layer = unsupported_layer(index, layer, without_experts);
+        if let Some(piece) = of_layer.or_else(of_matrices) {
             return (index, Some(piece));
         }
     }
     (model.layers.len(), None)
 }
 
-fn unsupported_layer(index: usize, layer: &Layer) -> Option<String> {
-    unsupported_piece(layer).map(|piece| format!("{piece} (layer {index})"))
+fn unsupported_layer(index: usize, layer: &Layer, without_experts: usize) -> Option<String> {
+    let experts = layer.experts.as_ref().filter(|_| index >= without_experts);
+    let piece = unsupported_piece(layer).or_else(|| experts.and_then(unsupported_experts));
+    piece.map(|piece| format!("{piece} (layer {index})"))
 }
 
 fn unsupported_matrix_of(
@@ -118,9 +115,8 @@ fn unsupported_piece(layer: &Layer) -> Option<String> {
     let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
     let attention = || layer.attention.as_ref().and_then(unsupported_attention);
-    let experts = || layer.experts.as_ref().and_then(unsupported_experts);
     let recurrent = || layer.recurrent.as_ref().and_then(unsupported_mixer);
-    of_layer.or_else(attention).or_else(recurrent).or_else(experts)
+    of_layer.or_else(attention).or_else(recurrent)
 }
 
 fn unsupported_mixer(mixer: &Recurrent) -> Option<String> {

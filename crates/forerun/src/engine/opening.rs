@@ -271,8 +271,10 @@ fn first_layers(
     let mut load = |gpu: usize, layers: Option<usize>| {
         let mut reserved_bytes = OpenDrafter::memory_on_gpu(drafters, gpu, plan, target)?;
         if loader.shares_main_memory(gpu)? {
-            let ends = memory::of_model_without_layers(checkpoint, types)?;
-            reserved_bytes = reserved_bytes.saturating_add(ends.saturating_add(on_cores) as u64);
+            let first = checkpoint.architecture().layers.len();
+            let part = CorePart::FromLayer { first, experts: plan.cpu_moe() };
+            let rest = memory::of_model(checkpoint, types, part)?;
+            reserved_bytes = reserved_bytes.saturating_add(rest.saturating_add(on_cores) as u64);
         }
         let replicas = gpus.iter().filter(|other| **other == gpu).count();
         let without_experts = plan.cpu_moe();
