@@ -360,9 +360,12 @@ pub trait ForwardRest: Forward {
     /// `[rows, hidden]`.
     fn inputs(&mut self, pass: &Pass<'_>, storage: &mut Self::Storage) -> &[f32];
 
-    /// Continues a pass: computes what the experts of a layer add that is on the other device
-    /// without them. They have the hidden states after attention, and what the MLP reads. All are
-    /// `[rows, hidden]`.
+    /// Continues a pass: computes what the experts add in a layer that the other device has without
+    /// them. `states` are the hidden states after attention, and what the MLP reads: `[rows,
+    /// hidden]` each, as the output.
+    ///
+    /// # Panics
+    /// If this device does not have them: a programming error.
     fn experts(&mut self, layer: usize, states: [&[f32]; 2], output: &mut Vec<f32>);
 
     /// Continues a pass: stores what is a feature among the hidden states after a number of layers.
