@@ -37,6 +37,7 @@ pub(crate) struct EngineOptions {
     threads: Option<usize>,
     placement: Option<String>,
     gpu_layers: Option<usize>,
+    cpu_moe: Option<usize>,
     pin: bool,
     offline: bool,
     pub(crate) max_num_seqs: usize,
@@ -135,6 +136,7 @@ impl EngineOptions {
             threads: self.threads,
             placement: parse_some("placement", self.placement.as_deref())?,
             gpu_layers: self.gpu_layers,
+            cpu_moe: self.cpu_moe,
             pin: self.pin,
         })
     }

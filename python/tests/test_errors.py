@@ -183,6 +183,7 @@ def test_engines_that_cannot_be_opened() -> None:
         ({"draft_model": "x"}, "without `model`"),
         ({"threads": 0}, "`threads` is 0"),
         ({"gpu_layers": 0}, "`gpu_layers` is 0"),
+        ({"cpu_moe": 0}, "`cpu_moe` is 0"),
         ({"threads": -1}, "`threads` is -1"),
         ({"kv_cache_memory_bytes": -1}, "`kv_cache_memory_bytes` is -1"),
         ({"cache_dir_size": 1}, "`cache_dir_size` has no effect without `cache_dir`"),

@@ -33,6 +33,7 @@ def options():
         "--placement": ["x", "target=", "target=cpu:", "target=cpu:9999", "target=gpu:0", "target=gpu:0:0/cpu:0", "target=gpu:0/", "=cpu:0", "target=cpu:0-",
                         "target=cpu:1-0", "drafter=cpu:0", "target=cpu:0,target=cpu:1", "target=cpu:0/"],
         "--gpu-layers": ["x", "0", "-1", HUGE],
+        "--n-cpu-moe": ["x", "0", "-1", HUGE],
         "--pearl": ["x", "=", "adaptive=x"],
         "--lp": ["0", "x", HUGE],
         "--layer-groups": ["x", "0", "0-", "@absent", "[[0", "0,0"],

@@ -10,8 +10,9 @@ use clap::{Command, Error};
 use std::ffi::OsString;
 
 /// What stands in place of other engines' options.
-const OTHERS: [(&str, &str); 35] = [
+const OTHERS: [(&str, &str); 36] = [
     ("-ngl", "use --gpu-layers N, or --placement target=gpu:0 for all layers"),
+    ("-cmoe -ncmoe -ot --override-tensor", "use --cpu-moe, or --n-cpu-moe N"),
     ("-md", "use --draft-model MODEL"),
     (
         "--speculative-config",
@@ -219,6 +220,7 @@ mod tests {
     fn options_of_other_engines_say_what_is_meant() {
         for (line, meant) in [
             ("run demo -ngl 99", "-ngl: use --gpu-layers"),
+            ("run demo -ncmoe 9", "-ncmoe: use --cpu-moe"),
             ("generate -m demo -md demo", "-md: use --draft-model"),
             ("chat demo -temp 0.7", "-temp: use --temp"),
             ("run demo -top-k=40", "-top-k: use --top-k"),

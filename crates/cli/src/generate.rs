@@ -438,6 +438,7 @@ pub(crate) fn options(arguments: &EngineArguments) -> Result<Options, PlanError>
         threads: arguments.threads,
         placement: arguments.placement.clone(),
         gpu_layers: arguments.gpu_layers,
+        cpu_moe: if arguments.cpu_moe { Some(usize::MAX) } else { arguments.n_cpu_moe },
         pin: arguments.pin,
     })
 }

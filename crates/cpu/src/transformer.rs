@@ -155,6 +155,13 @@ impl ForwardRest for Transformer {
         self.hidden()
     }
 
+    fn experts(&mut self, layer: usize, states: [&[f32]; 2], output: &mut Vec<f32>) {
+        let Self { weights, team, scratch, .. } = self;
+        output.resize(states[0].len(), 0.0);
+        let workers = Workers { team, members: None };
+        scratch.mlp.experts(workers, weights.lone_experts(layer), states, output);
+    }
+
     fn store_hidden(&mut self, layers: usize, hidden: &[f32], storage: &mut CpuPages) {
         self.scratch.hidden.clear();
         self.scratch.hidden.extend_from_slice(hidden);
@@ -480,7 +487,8 @@ impl Transformer {
         if let Some(conv) = &weights.mlp_conv {
             mlp_convs.before(team, conv, rows.in_blocks(), normed);
         }
-        let workers = Workers { team, members: members.as_ref(), widths: &weights.widths };
+        let members = members.as_ref().map(|members| (members, &weights.widths));
+        let workers = Workers { team, members };
         let parts = (weights.mlp.as_ref(), weights.experts.as_ref());
         mlp.run(workers, parts, Adapted { rows, layer }, (hidden, normed), delta);
         if let Some(conv) = &weights.mlp_conv {

@@ -45,6 +45,8 @@ pub struct Weights {
     pub(crate) inputs: InputWeights,
     /// The packed ones.
     layers: Vec<LayerWeights>,
+    /// The experts of the first layers, where these are on another device without them.
+    lone_experts: Vec<Option<PackedExperts>>,
     /// The different position embeddings of the layers.
     pub(crate) ropes: Vec<Rope>,
     /// `None` if the head reads the hidden state without a norm.
@@ -165,12 +167,20 @@ impl Weights {
         let (embedding, head) = Self::pack_ends(&packer, &architecture, part)?;
         let (mut layers, mut ropes) = (Vec::new(), Vec::new());
         let own_layers = part.own_layers(&architecture);
+        let layer_packer = |(index, layer)| {
+            let (packer, architecture, own) = (&packer, &architecture, &own_layers[index]);
+            LayerPacker { packer, architecture, share, index, layer, own }
+        };
+        let lone_experts =
+            part.layers_of_lone_experts(&architecture.layers).map(|(index, layer)| {
+                on_layer(index);
+                let pack = |shape| layer_packer((index, layer)).experts(shape);
+                layer.experts.map(pack).transpose()
+            });
+        let lone_experts = lone_experts.collect::<Result<Vec<_>, LoadError>>()?;
         for (index, layer) in part.layers_of(&architecture.layers) {
             on_layer(index);
-            let own = &own_layers[index];
-            let (packer, architecture) = (&packer, &architecture);
-            let layer = LayerPacker { packer, architecture, share, index, layer, own };
-            layers.push(layer.pack(&mut ropes)?);
+            layers.push(layer_packer((index, layer)).pack(&mut ropes)?);
         }
         let n_layers = architecture.layers.len();
         let packed_layers = part.layers.start..part.layers.end.min(n_layers);
@@ -191,6 +201,7 @@ impl Weights {
             cache_type: CacheType::F32,
             embedding,
             layers,
+            lone_experts,
             ropes,
             final_norm,
             head,
@@ -272,6 +283,14 @@ impl Weights {
         &self.layers[layer - self.packed_layers.start]
     }
 
+    /// Returns the experts of a layer that is on another device without them.
+    ///
+    /// # Panics
+    /// If they are not here: a programming error.
+    pub(crate) fn lone_experts(&self, layer: usize) -> &PackedExperts {
+        self.lone_experts[layer].as_ref().expect("experts that another device leaves to this one")
+    }
+
     /// Returns the number of layers of the model, also of those that are on another device.
     pub(crate) fn n_layers(&self) -> usize {
         self.architecture.layers.len()
@@ -312,9 +331,10 @@ impl Weights {
     /// embedding.
     fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let layers = self.layers.iter().flat_map(LayerWeights::matrices);
+        let lone_experts = self.lone_experts.iter().flatten().flat_map(PackedExperts::matrices);
         let head = (!self.has_tied_head()).then_some(&*self.head);
         let whole = self.inputs.matrices().chain([&*self.embedding]).chain(head);
-        layers.chain(whole)
+        layers.chain(lone_experts).chain(whole)
     }
 
     /// Returns the number of bytes of weights that a forward pass over some rows with logits reads:
@@ -324,6 +344,7 @@ impl Weights {
     #[must_use]
     pub fn bytes_read(&self, rows: usize) -> usize {
         let experts = self.layers.iter().filter_map(|layer| layer.experts.as_ref());
+        let experts = experts.chain(self.lone_experts.iter().flatten());
         let unread = experts.map(|experts| experts.unread_bytes(rows));
         let embedding = if self.has_tied_head() { 0 } else { self.embedding.bytes() };
         let table = self.inputs.own.as_ref().map_or(0, |inputs| inputs.table.bytes());

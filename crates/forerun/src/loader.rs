@@ -39,7 +39,8 @@ pub(crate) struct GpuPart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ModelPart {
     Whole,
-    FirstLayers(LayerCount),
+    /// With the number of layers without experts.
+    FirstLayers(LayerCount, usize),
     /// What a drafter shares with a target that is elsewhere.
     Shared(SharedPart),
 }
@@ -350,18 +351,18 @@ impl<'a> Loader<'a> {
     ) -> Result<FirstLayers, ForerunError> {
         #[cfg(feature = "gpu")]
         {
-            let FirstLayersPlace { gpu, layers, replicas, reserved_bytes } = place;
+            let FirstLayersPlace { gpu, layers, without_experts, replicas, reserved_bytes } = place;
             let count = layers.map_or(LayerCount::AsManyAsFit, LayerCount::Exactly);
-            let part = GpuPart { gpu, part: ModelPart::FirstLayers(count) };
-            let options = LayerOptions { types, count, replicas, reserved_bytes };
+            let part = GpuPart { gpu, part: ModelPart::FirstLayers(count, without_experts) };
+            let options = LayerOptions { types, count, without_experts, replicas, reserved_bytes };
             let upload = |device: &Arc<GpuDevice>, on_layer: OnLayer<'_>| {
                 let architecture = checkpoint.architecture().clone();
                 GpuWeights::load_first_layers(device, architecture, checkpoint, options, on_layer)
             };
             let weights = self.upload(part, model, (checkpoint, types), upload)?;
             // Engines that name this number share them.
-            let part = ModelPart::FirstLayers(LayerCount::Exactly(weights.n_layers()));
-            let part = GpuPart { gpu, part };
+            let count = LayerCount::Exactly(weights.n_layers());
+            let part = GpuPart { gpu, part: ModelPart::FirstLayers(count, without_experts) };
             self.gpus.insert((part, checkpoint.path().to_owned(), types), &weights, false);
             let found = FirstLayers::new(weights);
             let total = checkpoint.config().num_hidden_layers;

@@ -24,15 +24,6 @@ pub(crate) fn of_model(
     part.least_memory(checkpoint.architecture(), checkpoint, types)
 }
 
-/// Returns the memory that a model's embedding and head need at least.
-pub(crate) fn of_model_without_layers(
-    checkpoint: &Checkpoint,
-    types: ModelTypes,
-) -> Result<usize, LoadError> {
-    let ends = Architecture { layers: Vec::new(), ..checkpoint.architecture().clone() };
-    CorePart::Whole.least_memory(&ends, checkpoint, types)
-}
-
 /// Returns the memory that a part of a target needs, which drafters share. A norm needs next to
 /// none.
 pub(crate) fn of_shared(
@@ -41,7 +32,10 @@ pub(crate) fn of_shared(
     part: SharedPart,
 ) -> Result<usize, LoadError> {
     match part {
-        SharedPart::EmbeddingAndHead => of_model_without_layers(checkpoint, types),
+        SharedPart::EmbeddingAndHead => {
+            let ends = Architecture { layers: Vec::new(), ..checkpoint.architecture().clone() };
+            CorePart::Whole.least_memory(&ends, checkpoint, types)
+        }
         SharedPart::FinalNorm => Ok(0),
     }
 }

@@ -73,6 +73,8 @@ pub(crate) struct FirstLayersPlace {
     pub(crate) gpu: usize,
     /// Their number. `None`: as many as fit.
     pub(crate) layers: Option<usize>,
+    /// How many of these leave their experts to the cores.
+    pub(crate) without_experts: usize,
     /// The number of target replicas on this GPU.
     pub(crate) replicas: usize,
     /// Memory in bytes that other models will need there.

@@ -62,6 +62,7 @@ pub struct Plan {
     cache_dir: Option<(PathBuf, usize)>,
     context_length: Option<usize>,
     placement: Placement,
+    cpu_moe: Option<usize>,
     pinned: bool,
     easyspec: Option<EasySpec>,
     adapters: Vec<NamedAdapter>,
@@ -122,6 +123,7 @@ impl Plan {
         drafters::check_stages(easyspec.as_ref(), &placement)?;
         adapters::check(&options.adapters, &placement)?;
         let cache_dir = cache_dir(&options, &placement)?;
+        cores::check_experts(options.cpu_moe, &placement)?;
         // A rank's process finds its cores itself.
         // Paced devices wait most of the time, so more of them than cores can use each core.
         let names_cores = options
@@ -137,7 +139,14 @@ impl Plan {
             false => options.draft_model.filter(|_| drafter.has_model()),
         };
         let Options {
-            model, weight_type, cache_type, cache_bytes, context_length, adapters, ..
+            model,
+            weight_type,
+            cache_type,
+            cache_bytes,
+            context_length,
+            cpu_moe,
+            adapters,
+            ..
         } = options;
         Ok(Self {
             model,
@@ -153,6 +162,7 @@ impl Plan {
             cache_dir,
             context_length,
             placement,
+            cpu_moe,
             pinned,
             easyspec,
             adapters,
@@ -276,6 +286,12 @@ impl Plan {
     #[must_use]
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// Returns how many of the target's first layers leave their experts on the cores, if a GPU has
+    /// them: [`Options::cpu_moe`].
+    pub(crate) fn cpu_moe(&self) -> usize {
+        self.cpu_moe.unwrap_or(0)
     }
 
     /// Returns the number of drafters, at least 1.

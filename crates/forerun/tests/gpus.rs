@@ -256,9 +256,13 @@ fn config_of(family: Family) -> Config {
     config
 }
 
-/// Checks that a target on a GPU or on cores gives the text of plain decoding, with a drafter on
-/// either.
 fn check_family(config: &Config) {
+    check_targets(config, &["gpu:0", "cpu:0"], None);
+}
+
+/// Checks that a target at these places gives the text of plain decoding there, with a drafter on a
+/// GPU or on cores.
+fn check_targets(config: &Config, targets: &[&str], cpu_moe: Option<usize>) {
     let pair = Pair::of_config(config);
     let options = |placement: &str, method: Method| Options {
         model: pair.target.clone().into(),
@@ -266,6 +270,7 @@ fn check_family(config: &Config) {
         draft_tokens: DraftTokens::Fixed(3),
         method: Some(method.into()),
         placement: Some(placement.parse().unwrap()),
+        cpu_moe,
         ..Options::default()
     };
     // Six requests.
@@ -275,11 +280,12 @@ fn check_family(config: &Config) {
         complete(&open(options).unwrap(), each, is_wanted)
     };
     let mut combination = 0;
-    for target in ["gpu:0", "cpu:0"] {
+    for target in targets {
         let plain = options(&format!("target={target}"), Method::Autoregressive);
         let expected = answers(plain, &|_| true);
         for drafter in ["gpu:0", "cpu:0"] {
-            let shared = if drafter == target { ",shared" } else { "" };
+            let is_shared = target.split('/').any(|part| part.starts_with(drafter));
+            let shared = if is_shared { ",shared" } else { "" };
             let placement = format!("drafter={drafter},target={target}{shared}");
             for method in [Method::Speculative, Method::Pearl] {
                 let is_wanted = |number| has(combination, number);
@@ -300,8 +306,27 @@ fn check_family(config: &Config) {
 #[test]
 fn mixtures_of_experts_give_the_targets_text_on_any_devices() {
     if has_gpu() {
-        check_family(&Config { num_hidden_layers: 1, ..config_of(Family::Mixtral) });
+        let config = Config { num_hidden_layers: 1, ..config_of(Family::Mixtral) };
+        check_family(&config);
+        check_targets(&config, &["gpu:0:1/cpu:0"], Some(1));
     }
+}
+
+#[test]
+fn experts_on_cores_need_experts_of_layers_on_a_gpu() {
+    let pair = RandomPair::make().unwrap();
+    let with = |placement: &str, cpu_moe| {
+        let options = Options { cpu_moe: Some(cpu_moe), ..options(&pair, placement) };
+        Plan::new(options)
+    };
+    let split = "drafter=cpu:0,target=gpu:0/cpu:0,shared";
+    assert!(with(split, 0).unwrap_err().to_string().contains("at least 1"));
+    for placement in ["drafter=cpu:0,target=gpu:0", "drafter=cpu:0,target=cpu:0,shared"] {
+        let error = with(placement, 1).unwrap_err().to_string();
+        assert!(error.contains("`cpu_moe`") && error.contains("target=gpu:0/cpu:0-7"), "{error}");
+    }
+    let error = Engine::open_plan(&with(split, usize::MAX).unwrap()).err().unwrap().to_string();
+    assert!(error.contains("`cpu_moe`") && error.contains("have none"), "{error}");
 }
 
 #[test]

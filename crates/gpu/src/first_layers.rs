@@ -5,7 +5,7 @@ use crate::pages::GpuPages;
 use crate::weights::GpuWeights;
 use forerun_formats::FeatureSource;
 use forerun_lm::LayerOrder;
-use forerun_model::{Forward, ForwardLayers, LayersOutput, Pass, PassError};
+use forerun_model::{ExpertsElsewhere, Forward, ForwardLayers, LayersOutput, Pass, PassError};
 use std::sync::Arc;
 
 /// The first layers of a model on a GPU.
@@ -48,13 +48,14 @@ impl ForwardLayers for GpuLayers {
         pass: &Pass<'_>,
         inputs: &[f32],
         kept: &[usize],
+        experts: &mut ExpertsElsewhere<'_>,
         storage: &mut GpuPages,
     ) -> Result<LayersOutput<'_>, PassError> {
         let Self(model) = self;
         assert!(matches!(pass.order, LayerOrder::Sequential), "no groups of layers");
         assert!(kept.first() > Some(&0) && kept.is_sorted(), "layers in order");
         model.features = Some(FeatureSource::Layers(kept.to_vec()));
-        model.compute(pass, Some(inputs), storage)?;
+        model.compute(pass, Some((inputs, experts)), storage)?;
         Ok(LayersOutput { hidden: &model.kept, overflows: &model.overflows })
     }
 }

@@ -6,7 +6,7 @@ use crate::matrix::row_bytes;
 use crate::pages::number_bytes;
 use crate::support;
 use forerun_cache::{RECENT_STATES, SHORT_PASS_ROWS};
-use forerun_formats::checkpoint::Tensor;
+use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
     Architecture, Attention, CacheType, Head, MatrixTypes, ModelTypes, Recurrent, WeightType,
 };
@@ -41,6 +41,9 @@ pub struct LayerOptions {
     pub types: ModelTypes,
     /// The number of layers.
     pub count: LayerCount,
+    /// How many of these, from the first on, leave their experts and the choice of them to the
+    /// other device.
+    pub without_experts: usize,
     /// The number of models with these weights that have caches of their own on this GPU.
     pub replicas: usize,
     /// Memory in bytes that is left free in addition, such as for a drafter that is loaded later.
@@ -51,7 +54,7 @@ impl LayerOptions {
     /// Creates the options of a single replica without other models on its GPU.
     #[must_use]
     pub fn new(types: impl Into<ModelTypes>, count: LayerCount) -> Self {
-        Self { types: types.into(), count, replicas: 1, reserved_bytes: 0 }
+        Self { types: types.into(), count, without_experts: 0, replicas: 1, reserved_bytes: 0 }
     }
 }
 
@@ -101,14 +104,14 @@ impl LayerPlan {
         (types, cache): (&MatrixTypes, CacheType),
         options: LayerOptions,
     ) -> Result<Self, GpuLoadError> {
-        let (supported, piece) = support::first_layers(architecture, types, cache);
+        let LayerOptions { count, without_experts, replicas, reserved_bytes, .. } = options;
+        let (supported, piece) = support::first_layers(architecture, types, cache, without_experts);
         let piece = piece.unwrap_or_default();
         if supported == 0 {
             return Err(GpuLoadError::Unsupported { piece });
         }
-        let LayerOptions { count, replicas, reserved_bytes, .. } = options;
         let replicas = replicas.max(1) as u64;
-        let layers = layer_bytes(architecture, types, cache).into_iter();
+        let layers = layer_bytes(architecture, types, cache, without_experts).into_iter();
         let layers = layers.map(|[weights, cached]| [weights, cached * replicas]).collect();
         let others = reserved_bytes.saturating_add(replicas * PASS_BYTES);
         let (adapter, needs) = (device.adapter().name.clone(), Needs { layers, others });
@@ -174,7 +177,7 @@ pub(crate) fn needed_memory(
     types: &MatrixTypes,
     cache: CacheType,
 ) -> u64 {
-    let layers = layer_bytes(architecture, types, cache).into_iter().flatten().sum::<u64>();
+    let layers = layer_bytes(architecture, types, cache, 0).into_iter().flatten().sum::<u64>();
     layers + bytes_outside_layers(architecture, types) + PASS_BYTES
 }
 
@@ -194,11 +197,22 @@ pub(crate) fn bytes_outside_layers(architecture: &Architecture, types: &MatrixTy
     outside.map(bytes).sum::<u64>() + copied as u64
 }
 
+/// Returns whether a tensor is part of the experts that the first layers leave to another device.
+pub(crate) fn is_elsewhere(tensor: Tensor, without_experts: usize) -> bool {
+    match tensor {
+        Tensor::Expert(layer, ..) | Tensor::Layer(layer, LayerTensor::Router) => {
+            layer < without_experts
+        }
+        _ => false,
+    }
+}
+
 /// Returns the bytes of each layer's weights, and those of its keys and values or of its states.
 fn layer_bytes(
     architecture: &Architecture,
     types: &MatrixTypes,
     cache: CacheType,
+    without_experts: usize,
 ) -> Vec<[u64; 2]> {
     let number = number_bytes(cache) as u64;
     let cached = architecture.layers.iter().map(|layer| {
@@ -207,7 +221,7 @@ fn layer_bytes(
         [0, CACHED_TOKENS * number * numbers + KEPT_STATES * state]
     });
     let mut bytes: Vec<[u64; 2]> = cached.collect();
-    for tensor in architecture.tensors() {
+    for tensor in architecture.tensors().filter(|it| !is_elsewhere(*it, without_experts)) {
         let (Tensor::Layer(layer, _) | Tensor::Expert(layer, ..)) = tensor else { continue };
         bytes[layer][0] += tensor_bytes(architecture, types, tensor);
     }
@@ -297,7 +311,7 @@ mod tests {
             match speculator.architecture().unwrap() {
                 SpeculatorArchitecture::Layers(layers) => {
                     let (matrices, cache) = types_of(&layers, &speculator, types).unwrap();
-                    let caches = layer_bytes(&layers, &matrices, cache);
+                    let caches = layer_bytes(&layers, &matrices, cache, 0);
                     let caches: u64 = caches.into_iter().map(|[_, cached]| cached).sum();
                     let needed = GpuWeights::needed_memory(&layers, &speculator, types).unwrap();
                     let loaded = GpuWeights::load_drafter(&shared, layers, &speculator, types);

@@ -168,6 +168,12 @@ pub(crate) struct ExpertNorms {
 }
 
 impl ExpertWeights {
+    /// Returns whether another device has the experts and chooses among them. Only the gate of the
+    /// dense MLP and the norms are here then.
+    pub(crate) fn are_elsewhere(&self) -> bool {
+        self.gate_up.parts.is_empty()
+    }
+
     pub(crate) fn expert_bytes(&self) -> u64 {
         (self.gate_up.bytes() + self.down.bytes()) / self.shape.n_experts as u64
     }

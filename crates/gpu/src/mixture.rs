@@ -8,6 +8,7 @@
 //! The choice stays on the GPU, since reading it back would cost a wait in every layer. The outputs
 //! of experts are stored and then added in ascending order: atomic additions have no order.
 
+use crate::error::GpuFailure;
 use crate::expert_matrix::ExpertMatrix;
 use crate::kernel::{EXPERT_OUTPUTS, Kernel, TEAMS};
 use crate::layer_weights::ExpertWeights;
@@ -15,6 +16,7 @@ use crate::parameters::{self, Route};
 use crate::pass::{MAX_EXPERT_ROWS, PassRun};
 use crate::product::Store;
 use forerun_formats::{Experts, Weighting};
+use forerun_model::ExpertsElsewhere;
 use wgpu::Buffer;
 
 /// How the rows of a pass are distributed over experts.
@@ -38,15 +40,29 @@ impl Distribution {
     }
 }
 
+/// The experts of layers that are on another device.
+pub(crate) struct ElsewhereExperts<'a> {
+    pub(crate) compute: &'a mut ExpertsElsewhere<'a>,
+    pub(crate) staging: &'a Buffer,
+    /// Where their inputs are in the staging buffer, in bytes.
+    pub(crate) start: u64,
+    pub(crate) states: Vec<f32>, // [2, rows, hidden]
+    pub(crate) output: Vec<f32>, // [rows, hidden]
+}
+
 impl PassRun<'_> {
-    /// Records a mixture of experts: its output goes to `y`. `x`, `y`: `[rows, hidden]`.
+    /// Records a mixture of experts: its output goes to `y`. `x`, `y`: `[rows, hidden]`. Fails if
+    /// the experts are on another device, and the GPU has failed.
     pub(crate) fn mixture(
         &mut self,
         layer: usize,
         experts: &ExpertWeights,
         (x, y): (&Buffer, &Buffer),
         store: Store,
-    ) {
+    ) -> Result<(), GpuFailure> {
+        if experts.are_elsewhere() {
+            return self.mixture_elsewhere(layer, (x, y), store);
+        }
         let (scratch, rows) = (self.scratch, self.row_count());
         let shape = &experts.shape;
         let distribution = Distribution::new(shape, rows);
@@ -91,6 +107,37 @@ impl PassRun<'_> {
                 self.norm(&norms.output, (normed, y), store);
             }
         }
+        Ok(())
+    }
+
+    /// Lets another device compute a mixture of experts, with its norms, from the hidden states and
+    /// `x`. Waits for both.
+    fn mixture_elsewhere(
+        &mut self,
+        layer: usize,
+        (x, y): (&Buffer, &Buffer),
+        store: Store,
+    ) -> Result<(), GpuFailure> {
+        let (scratch, recorder) = (self.scratch, &mut self.recorder);
+        let elsewhere = self.elsewhere.as_mut().expect("another device with the experts");
+        let ElsewhereExperts { compute, staging, start, states, output } = elsewhere;
+        let numbers = self.rows.rows.len() * self.weights.architecture().hidden_size;
+        let bytes = (numbers * size_of::<f32>()) as u64;
+        recorder.copy((scratch.hidden.get(), 0), (staging, *start), bytes);
+        recorder.copy((x, 0), (staging, *start + bytes), bytes);
+        recorder.read(staging, *start + 2 * bytes, |read| {
+            states.clear();
+            states.extend_from_slice(bytemuck::cast_slice(&read[*start as usize..]));
+        })?;
+        let (hidden, inputs) = states.split_at(numbers);
+        compute(layer, [hidden, inputs], output);
+        let added = scratch.expert_outputs.get();
+        let to = if matches!(store, Store::Set) { y } else { added };
+        recorder.device().write(to, 0, bytemuck::cast_slice(output));
+        if let Store::Add(factor) = store {
+            self.add(added, y, factor);
+        }
+        Ok(())
     }
 
     /// Records the weighted sum of the experts' outputs.

@@ -7,7 +7,8 @@ use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
 use crate::features::FeaturePlace;
 use crate::kernel_timer::{KernelTime, KernelTimer};
-use crate::mixture::Distribution;
+use crate::layer_weights::ExpertWeights;
+use crate::mixture::{Distribution, ElsewhereExperts};
 use crate::pacer::Pacer;
 use crate::pages::GpuPages;
 use crate::pass::PassRun;
@@ -20,7 +21,9 @@ use forerun_cache::PageStorage;
 use forerun_core::BestTokens;
 use forerun_formats::{Architecture, Checkpoint, FeatureSource, ModelTypes};
 use forerun_lm::{CachePart, LayerOrder};
-use forerun_model::{CacheOverflow, Cancelled, Forward, Pass, PassError, PassOutput};
+use forerun_model::{
+    CacheOverflow, Cancelled, ExpertsElsewhere, Forward, Pass, PassError, PassOutput,
+};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -59,6 +62,7 @@ struct ResultPlaces {
     best: u64,     // [selected tokens, 2]
     hidden: u64,   // [rows whose hidden states are read, hidden]
     loads: u64,    // [layers] if the model has experts
+    states: u64,   // [2, rows, hidden] if some experts are on another device
     end: u64,
 }
 
@@ -166,7 +170,9 @@ impl GpuModel {
         scratch.deltas.resize_with(deltas, GrowingBuffer::default);
         let [dense, experts] = widths_of_mlps(weights);
         let both = floats(widths.dense_next_to_experts);
-        let distributions = weights.layers.iter().flat_map(|layer| &layer.experts);
+        let of_layers = || weights.layers.iter().flat_map(|layer| &layer.experts);
+        let elsewhere = of_layers().any(ExpertWeights::are_elsewhere);
+        let distributions = of_layers().filter(|experts| !experts.are_elsewhere());
         let distributions =
             distributions.map(|experts| Distribution::new(&experts.shape, count as u32));
         let (choices, tiles) = distributions
@@ -209,7 +215,10 @@ impl GpuModel {
             (&mut scratch.choices, 8 * choices),
             (&mut scratch.members, 4 * choices),
             (&mut scratch.tiles, 16 * tiles),
-            (&mut scratch.expert_outputs, 4 * choices * hidden as u64),
+            (
+                &mut scratch.expert_outputs,
+                (4 * choices * hidden as u64).max(if elsewhere { floats(hidden) } else { 0 }),
+            ),
             (&mut scratch.loads, 4 * weights.layers.len() as u64),
             (&mut scratch.logits, (logits * weights.head.outputs * size_of::<f32>()) as u64),
             (&mut scratch.best, 8 * (u64::from(outputs.selected()) + outputs.between())),
@@ -236,10 +245,14 @@ impl GpuModel {
         let logits = features + (parts * count * hidden * size) as u64;
         let whole = rows.output_rows.whole();
         let best = logits + (whole * self.weights.head.outputs * size) as u64;
-        let states = best + 8 * u64::from(rows.output_rows.selected());
-        let loads = states + (rows.hidden_count() * hidden * size) as u64;
-        let has_experts = self.weights.layers.iter().any(|layer| layer.experts.is_some());
-        let end = loads + if has_experts { (self.weights.layers.len() * size) as u64 } else { 0 };
+        let hidden_states = best + 8 * u64::from(rows.output_rows.selected());
+        let loads = hidden_states + (rows.hidden_count() * hidden * size) as u64;
+        let layers = &self.weights.layers;
+        let has_experts = layers.iter().any(|layer| layer.experts.is_some());
+        let states = loads + if has_experts { (layers.len() * size) as u64 } else { 0 };
+        let mut experts = layers.iter().flat_map(|layer| &layer.experts);
+        let elsewhere = experts.any(ExpertWeights::are_elsewhere);
+        let end = states + if elsewhere { (2 * count * hidden * size) as u64 } else { 0 };
         let held = self.staging.as_ref().map_or(0, Buffer::size);
         if held < end {
             let device = self.weights.device();
@@ -247,7 +260,7 @@ impl GpuModel {
             let allocate = |bytes| device.allocate_staging("the results of a pass", bytes);
             self.staging = Some(allocate(roomy).or_else(|_| allocate(end))?);
         }
-        Ok(ResultPlaces { features, logits, best, hidden: states, loads, end })
+        Ok(ResultPlaces { features, logits, best, hidden: hidden_states, loads, states, end })
     }
 
     /// Writes what kernels know of the rows, and what drafters read in addition to tokens.
@@ -277,11 +290,11 @@ impl GpuModel {
         Ok(())
     }
 
-    /// Records and submits all dispatches of a pass, with the embedding or without. Returns what
-    /// may still be in progress.
+    /// Records and submits all dispatches of a pass, with the embedding, or without it and with the
+    /// experts that are elsewhere. Returns what may still be in progress.
     fn run(
         &mut self,
-        (pass, embeds): (&Pass<'_>, bool),
+        (pass, experts): (&Pass<'_>, Option<&mut ExpertsElsewhere<'_>>),
         rows: &PassRows,
         places: &ResultPlaces,
         storage: &mut GpuPages,
@@ -291,7 +304,12 @@ impl GpuModel {
         let recorder = Recorder::new(weights.device(), bound, pacer);
         let mut recorder = recorder.with_timer(timer.as_mut());
         let has_copies = storage.record_copies(&mut recorder)?;
-        let mut run = PassRun { weights, rows, scratch, pages: storage, recorder };
+        let embeds = experts.is_none();
+        let elsewhere = experts.map(|compute| {
+            let (states, output) = (Vec::new(), Vec::new());
+            ElsewhereExperts { compute, staging, start: places.states, states, output }
+        });
+        let mut run = PassRun { weights, rows, scratch, pages: storage, recorder, elsewhere };
         if embeds {
             run.first_input();
         }
@@ -310,7 +328,7 @@ impl GpuModel {
             }
             match rows.is_context {
                 true => group.clone().for_each(|layer| run.store_context(layer)),
-                false => run.layers(group.clone()),
+                false => run.layers(group.clone())?,
             }
             copy.after_layers(group.end, &mut run);
         }
@@ -344,7 +362,7 @@ impl GpuModel {
         let best = (scratch.best.get(), 0);
         run.recorder.copy(best, (staging, places.best), places.hidden - places.best);
         let loads = (scratch.loads.get(), 0);
-        run.recorder.copy(loads, (staging, places.loads), places.end - places.loads);
+        run.recorder.copy(loads, (staging, places.loads), places.states - places.loads);
         let submitted = run.recorder.finish();
         self.cost =
             PassCost { rows: rows.rows.len(), read_back_bytes: places.end, ..run.recorder.cost };
@@ -367,7 +385,7 @@ impl GpuModel {
         let hidden_states = &mut self.hidden;
         let hidden = self.weights.architecture().hidden_size;
         let (started, times) = (Instant::now(), &mut self.times);
-        self.weights.device().read(staging, places.end, submission, |bytes| {
+        self.weights.device().read(staging, places.states, submission, |bytes| {
             times.waiting = started.elapsed();
             let part = |range: Range<u64>| &bytes[range.start as usize..range.end as usize];
             let of_rows: &[u32] = bytemuck::cast_slice(part(0..places.features));
@@ -386,9 +404,9 @@ impl GpuModel {
             hidden_states.clear();
             let states: &[f32] = bytemuck::cast_slice(part(places.hidden..places.loads));
             hidden_states.extend_from_slice(states);
-            let loads: &[u32] = bytemuck::cast_slice(part(places.loads..places.end));
+            let loads: &[u32] = bytemuck::cast_slice(part(places.loads..places.states));
             for (layer, load) in self.weights.layers.iter().zip(loads) {
-                if let Some(experts) = &layer.experts {
+                if let Some(experts) = layer.experts.as_ref().filter(|it| !it.are_elsewhere()) {
                     cost.experts += *load as usize;
                     cost.weight_bytes += u64::from(*load) * experts.expert_bytes();
                 }
@@ -434,11 +452,11 @@ impl Forward for GpuModel {
 
 impl GpuModel {
     /// Computes a pass. With `inputs`, only the first layers are here: these are the hidden states
-    /// before them, and there are no logits.
+    /// before them, with the experts that are elsewhere, and there are no logits.
     pub(crate) fn compute(
         &mut self,
         pass: &Pass<'_>,
-        inputs: Option<&[f32]>,
+        inputs: Option<(&[f32], &mut ExpertsElsewhere<'_>)>,
         storage: &mut GpuPages,
     ) -> Result<(), PassError> {
         if pass.is_cancelled() {
@@ -467,12 +485,13 @@ impl GpuModel {
         }
         let places = self.place_results(&rows)?;
         self.write_rows(&rows)?;
-        if let Some(inputs) = inputs {
+        let experts = inputs.map(|(inputs, experts)| {
             let hidden = self.scratch.hidden.get();
             self.weights.device().write(hidden, 0, bytemuck::cast_slice(inputs));
-        }
+            experts
+        });
         let Submitted { submission, work, since } =
-            self.run((pass, inputs.is_none()), &rows, &places, storage)?;
+            self.run((pass, experts), &rows, &places, storage)?;
         self.times.recording = started.elapsed();
         self.read_results(&rows, &places, storage, submission.clone())?;
         if let Some(timer) = &mut self.timer {

@@ -6,11 +6,13 @@
 //! have different types are a dispatch for each part. Attention is in `attention.rs` and
 //! `latent.rs`, recurrent mixers are in `recurrent.rs`, and experts in `mixture.rs`.
 
+use crate::error::GpuFailure;
 use crate::kernel::Kernel;
 use crate::layer_weights::{
     AttentionNormWeights, DenseWeights, LayerWeights, MixerWeights, NormWeights,
 };
 use crate::matrix::GpuMatrix;
+use crate::mixture::ElsewhereExperts;
 use crate::pages::GpuPages;
 use crate::parameters::{self, groups_of_elements};
 use crate::product::{ProductRows, Store};
@@ -33,6 +35,8 @@ pub(crate) struct PassRun<'a> {
     pub(crate) scratch: &'a Scratch,
     pub(crate) pages: &'a GpuPages,
     pub(crate) recorder: Recorder<'a>,
+    /// The experts that are not on the GPU, if it has the first layers of a model only.
+    pub(crate) elsewhere: Option<ElsewhereExperts<'a>>,
 }
 
 impl<'a> PassRun<'a> {
@@ -99,15 +103,17 @@ impl<'a> PassRun<'a> {
     }
 
     /// Records a group of layers (EasySpec, algorithm 2): the attention of all of them reads the
-    /// same hidden state. Then each adds its attention and its MLP to the hidden state.
-    pub(crate) fn layers(&mut self, group: Range<usize>) {
+    /// same hidden state. Then each adds its attention and its MLP to the hidden state. Fails as
+    /// [`Self::mixture`].
+    pub(crate) fn layers(&mut self, group: Range<usize>) -> Result<(), GpuFailure> {
         let is_alone = group.len() == 1;
         for (slot, layer) in group.clone().enumerate() {
             self.mix(layer, slot, is_alone);
         }
         for (slot, layer) in group.enumerate() {
-            self.finish_layer(layer, slot, is_alone);
+            self.finish_layer(layer, slot, is_alone)?;
         }
+        Ok(())
     }
 
     /// Whether the output projection of a layer adds to the hidden state itself.
@@ -184,7 +190,12 @@ impl<'a> PassRun<'a> {
     }
 
     /// Records what follows a layer's attention, which is in a slot unless it has been added.
-    fn finish_layer(&mut self, index: usize, slot: usize, is_alone: bool) {
+    fn finish_layer(
+        &mut self,
+        index: usize,
+        slot: usize,
+        is_alone: bool,
+    ) -> Result<(), GpuFailure> {
         let (scratch, layer) = (self.scratch, &self.weights.layers[index]);
         let (hidden, delta) = (scratch.hidden.get(), scratch.deltas[slot].get());
         let is_before = layer.mlp_input.is_before_attention();
@@ -212,9 +223,9 @@ impl<'a> PassRun<'a> {
         };
         match (&layer.dense, &layer.experts) {
             (Some(dense), None) => self.dense(dense, (input, to), store),
-            (None, Some(experts)) => self.mixture(index, experts, (input, to), store),
+            (None, Some(experts)) => self.mixture(index, experts, (input, to), store)?,
             (Some(dense), Some(experts)) => {
-                self.mixture(index, experts, (input, to), store);
+                self.mixture(index, experts, (input, to), store)?;
                 let output = scratch.dense.get();
                 self.dense(dense, (input, output), Store::Set);
                 self.shared_gate(experts, input, output);
@@ -240,6 +251,7 @@ impl<'a> PassRun<'a> {
             let groups = groups_of_elements(len);
             self.recorder.dispatch(Kernel::Scale, &[hidden], &parameters, groups);
         }
+        Ok(())
     }
 
     /// Records a dense MLP.
@@ -295,7 +307,7 @@ impl<'a> PassRun<'a> {
     }
 
     /// Records `y += x · factor`. `x`, `y`: `[rows, hidden]`.
-    fn add(&mut self, x: &Buffer, y: &Buffer, factor: f32) {
+    pub(crate) fn add(&mut self, x: &Buffer, y: &Buffer, factor: f32) {
         let len = self.row_count() * self.weights.architecture().hidden_size as u32;
         let parameters = parameters::Add { len, factor };
         self.recorder.dispatch(Kernel::Add, &[x, y], &parameters, groups_of_elements(len));

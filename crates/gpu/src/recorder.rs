@@ -2,6 +2,7 @@
 
 use crate::cost::PassCost;
 use crate::device::GpuDevice;
+use crate::error::GpuFailure;
 use crate::kernel::Kernel;
 use crate::kernel_timer::KernelTimer;
 use crate::pacer::Pacer;
@@ -201,11 +202,30 @@ impl<'a> Recorder<'a> {
         if let Some(timer) = &self.timer {
             timer.resolve(&mut self.encoder);
         }
+        self.submit_all()
+    }
+
+    /// Submits the rest, and returns all work that may still be in progress.
+    fn submit_all(&mut self) -> Submitted {
         let rest = self.submit();
         match self.last.take() {
             Some(last) => Submitted { work: last.work + rest.work, since: last.since, ..rest },
             None => rest,
         }
+    }
+
+    /// Submits what has been recorded, and reads the start of a staging buffer once that has been
+    /// computed. More can be recorded then. Fails if the GPU has failed.
+    pub(crate) fn read(
+        &mut self,
+        staging: &Buffer,
+        bytes: u64,
+        visit: impl FnOnce(&[u8]),
+    ) -> Result<(), GpuFailure> {
+        let Submitted { submission, work, since } = self.submit_all();
+        self.device.read(staging, bytes, submission, visit)?;
+        self.pacer.observe(work, since);
+        Ok(())
     }
 }
 

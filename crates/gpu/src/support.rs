@@ -2,6 +2,7 @@
 
 use crate::error::GpuLoadError;
 use crate::kernel::{MAX_CONVOLUTION, MAX_EXPERTS, MAX_HEAD_DIM, MAX_KEY_DIM, WEIGHT_TYPES};
+use crate::layer_plan::is_elsewhere;
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     Architecture, Attention, CacheType, Experts, Layer, MatrixTypes, Norm, Recurrent, WeightType,
@@ -25,7 +26,7 @@ pub(crate) fn check(
     let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
     refuse(has_other_norm, "layer norms of inputs of layers' own")?;
     let mut of_layers = model.layers.iter().enumerate();
-    let of_layers = of_layers.find_map(|(index, layer)| unsupported_layer(index, layer));
+    let of_layers = of_layers.find_map(|(index, layer)| unsupported_layer(index, layer, 0));
     let of_matrices =
         || model.matrices().find_map(|tensor| unsupported_matrix_of(model, types, tensor));
     match of_layers.or_else(of_matrices) {
@@ -39,11 +40,12 @@ fn is_quantised(cache: CacheType) -> bool {
 }
 
 /// Returns the number of a model's first layers that GPUs compute, and the piece that ends them, if
-/// there is one.
+/// there is one. The experts of the layers `without_experts` are on another device.
 pub(crate) fn first_layers(
     model: &Architecture,
     types: &MatrixTypes,
     cache: CacheType,
+    without_experts: usize,
 ) -> (usize, Option<String>) {
     if is_quantised(cache) {
         return (0, Some(format!("caches in {cache}")));
@@ -65,18 +67,24 @@ pub(crate) fn first_layers(
         _ => None,
     };
     for (index, layer) in model.layers.iter().enumerate() {
-        let mut matrices = model.matrices().filter(|tensor| layer_of(*tensor) == Some(index));
-        let of_matrices =
-            || matrices.find_map(|tensor| unsupported_matrix_of(model, types, tensor));
-        if let Some(piece) = unsupported_layer(index, layer).or_else(of_matrices) {
+        let is_here = |tensor: &Tensor| !is_elsewhere(*tensor, without_experts);
+        let matrices = model.matrices().filter(|tensor| layer_of(*tensor) == Some(index));
+        let of_matrices = || {
+            let mut matrices = matrices.filter(is_here);
+            matrices.find_map(|tensor| unsupported_matrix_of(model, types, tensor))
+        };
+        let of_layer = unsupported_layer(index, layer, without_experts);
+        if let Some(piece) = of_layer.or_else(of_matrices) {
             return (index, Some(piece));
         }
     }
     (model.layers.len(), None)
 }
 
-fn unsupported_layer(index: usize, layer: &Layer) -> Option<String> {
-    unsupported_piece(layer).map(|piece| format!("{piece} (layer {index})"))
+fn unsupported_layer(index: usize, layer: &Layer, without_experts: usize) -> Option<String> {
+    let experts = layer.experts.as_ref().filter(|_| index >= without_experts);
+    let piece = unsupported_piece(layer).or_else(|| experts.and_then(unsupported_experts));
+    piece.map(|piece| format!("{piece} (layer {index})"))
 }
 
 fn unsupported_matrix_of(
@@ -107,9 +115,8 @@ fn unsupported_piece(layer: &Layer) -> Option<String> {
     let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
     let attention = || layer.attention.as_ref().and_then(unsupported_attention);
-    let experts = || layer.experts.as_ref().and_then(unsupported_experts);
     let recurrent = || layer.recurrent.as_ref().and_then(unsupported_mixer);
-    of_layer.or_else(attention).or_else(recurrent).or_else(experts)
+    of_layer.or_else(attention).or_else(recurrent)
 }
 
 fn unsupported_mixer(mixer: &Recurrent) -> Option<String> {

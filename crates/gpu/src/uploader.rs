@@ -26,6 +26,8 @@ pub(crate) struct Uploader<'a> {
     pub(crate) architecture: &'a Architecture,
     pub(crate) source: &'a dyn TensorSource,
     pub(crate) types: &'a MatrixTypes,
+    /// How many of the first layers leave their experts to another device.
+    pub(crate) without_experts: usize,
 }
 
 impl Uploader<'_> {
@@ -370,7 +372,11 @@ impl Uploader<'_> {
         let bias = shape.router.bias.then_some(of_layer(T::RouterBias));
         let shared_gate = shape.shared_gate;
         let shared_gate = shared_gate.then(|| self.matrix(&[of_layer(T::SharedGate)], &[]));
+        let is_elsewhere = layer < self.without_experts;
         let projection = |kinds: &[(E, E)]| {
+            if is_elsewhere {
+                return Ok(ExpertMatrix { inputs: 0, outputs: 0, parts: Vec::new() });
+            }
             let source = |expert, (weight, bias): (E, E)| {
                 let tensor = Tensor::Expert(layer, expert, weight);
                 let bias = Tensor::Expert(layer, expert, bias);
@@ -393,7 +399,10 @@ impl Uploader<'_> {
         let gate_up = [(E::Gate, E::GateBias), (E::Up, E::UpBias)];
         Ok(ExpertWeights {
             shape,
-            router: self.matrix(&[of_layer(T::Router)], bias.as_slice())?,
+            router: match is_elsewhere {
+                true => GpuMatrix::elsewhere(self.architecture.hidden_size),
+                false => self.matrix(&[of_layer(T::Router)], bias.as_slice())?,
+            },
             adjustments: self.adjustments(layer, shape)?,
             router_norm: shape.router.own_norm.then(|| self.router_norm(layer)).transpose()?,
             norms: match shape.own_norms {

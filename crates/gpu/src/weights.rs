@@ -130,7 +130,13 @@ impl GpuWeights {
         let architecture = without_layers(checkpoint.architecture());
         let (types, cache_type) = types_of(&architecture, checkpoint, ModelTypes::default())?;
         let source = checkpoint;
-        let uploader = Uploader { device, architecture: &architecture, source, types: &types };
+        let uploader = Uploader {
+            device,
+            architecture: &architecture,
+            source,
+            types: &types,
+            without_experts: 0,
+        };
         let final_norm = || uploader.norm(Tensor::FinalNorm, Tensor::FinalNormBias);
         let final_norm = architecture.final_norm.then(final_norm).transpose()?;
         Ok(Self { final_norm, ..Self::empty(device, architecture, cache_type)? })
@@ -172,7 +178,13 @@ impl GpuWeights {
     ) -> Result<Self, GpuLoadError> {
         let (matrices, cache_type) = types_of(&architecture, source, types)?;
         support::check(&architecture, &matrices, cache_type)?;
-        let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
+        let uploader = Uploader {
+            device,
+            architecture: &architecture,
+            source,
+            types: &matrices,
+            without_experts: 0,
+        };
         let shared = || target.ok_or(LoadError::NoTarget);
         let embedding = match architecture.shares_embedding {
             true => shared()?.shared_embedding()?,
@@ -270,7 +282,13 @@ impl GpuWeights {
     ) -> Result<Self, GpuLoadError> {
         let (matrices, cache_type) = types_of(&architecture, source, options.types)?;
         let plan = LayerPlan::new(device, &architecture, (&matrices, cache_type), options)?;
-        let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
+        let uploader = Uploader {
+            device,
+            architecture: &architecture,
+            source,
+            types: &matrices,
+            without_experts: options.without_experts,
+        };
         let (mut ropes, mut layers) = (Vec::new(), Vec::new());
         for (index, layer) in architecture.layers[..plan.layers].iter().enumerate() {
             if on_layer(index).is_break() {

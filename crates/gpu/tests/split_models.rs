@@ -26,10 +26,22 @@ struct Split {
     cores: Arc<Weights>,
     references: [Arc<ReferenceModel>; 2],
     layers: usize,
+    /// How many of them have their experts on cores.
+    without_experts: usize,
 }
 
 impl Split {
     fn load(
+        architecture: &Architecture,
+        source: &dyn TensorSource,
+        weights: WeightType,
+        count: LayerCount,
+    ) -> Result<Self, GpuLoadError> {
+        Self::load_without_experts(0, architecture, source, weights, count)
+    }
+
+    fn load_without_experts(
+        without_experts: usize,
         architecture: &Architecture,
         source: &dyn TensorSource,
         weights: WeightType,
@@ -42,19 +54,23 @@ impl Split {
             device,
             architecture.clone(),
             source,
-            LayerOptions::new(types, count),
+            LayerOptions { without_experts, ..LayerOptions::new(types, count) },
             never,
         )?;
         let layers = gpu.n_layers();
         let types = ModelTypes { cache: Some(gpu.cache_type()), ..types };
-        let rest = CorePart::FromLayer(layers);
+        let rest = CorePart::FromLayer { first: layers, experts: without_experts };
         let cores = Weights::load_part(rest, architecture.clone(), source, types, &mut |_| ());
+        let cores = cores.unwrap();
+        let least = rest.least_memory(architecture, source, types).unwrap();
+        assert!(cores.bytes() <= least, "{} bytes, planned {least}", cores.bytes());
         let isa = Isa::from_environment().unwrap();
         let references = [Arithmetic::gpu(types), Arithmetic::cpu(types, isa)].map(|arithmetic| {
             let loaded = ReferenceModel::load_with(architecture.clone(), source, arithmetic, None);
             Arc::new(loaded.unwrap())
         });
-        Ok(Self { gpu: Arc::new(gpu), cores: Arc::new(cores.unwrap()), references, layers })
+        let (gpu, cores) = (Arc::new(gpu), Arc::new(cores));
+        Ok(Self { gpu, cores, references, layers, without_experts })
     }
 
     fn model(
@@ -75,13 +91,14 @@ impl Split {
         features: &FeatureSource,
     ) -> CachedTransformer<SplitModel<ReferenceLayers, ReferenceDevice>> {
         let [gpu, cores] = &self.references;
-        let first = ReferenceLayers::new(Arc::clone(gpu), self.layers);
+        let first = ReferenceLayers::new(Arc::clone(gpu), self.layers, self.without_experts);
         let rest = ReferenceDevice::new(Arc::clone(cores)).with_features(features.clone());
         CachedTransformer::new(SplitModel::new(first, rest, Some(features)))
     }
 }
 
-/// Every family, with each number of layers that GPUs compute; the types take turns.
+/// Every family, with each number of layers that GPUs compute, also with the first one's experts on
+/// cores; the types take turns.
 #[test]
 fn layers_have_the_bits_of_their_device_in_all_families() {
     if gpu().is_none() {
@@ -94,10 +111,16 @@ fn layers_have_the_bits_of_their_device_in_all_families() {
         let tensors = RandomTensors::new(&architecture, 5);
         let n_layers = architecture.layers.len();
         let features = FeatureSource::Layers((0..=n_layers).collect());
-        for layers in 1..=n_layers {
+        let has_experts = architecture.layers.iter().any(|layer| layer.experts.is_some());
+        let splits = (1..=n_layers).flat_map(|layers| {
+            (0..=usize::from(has_experts)).map(move |without_experts| (layers, without_experts))
+        });
+        for (layers, without) in splits {
             let weights = types.next().unwrap();
-            let name = format!("{} ({number}), {layers} layers, {weights}", config.family);
-            match Split::load(&architecture, &tensors, weights, LayerCount::Exactly(layers)) {
+            let family = config.family;
+            let name = format!("{family} ({number}), {layers} layers, {without}, {weights}");
+            let count = LayerCount::Exactly(layers);
+            match Split::load_without_experts(without, &architecture, &tensors, weights, count) {
                 Ok(split) => {
                     assert_eq!(split.layers, layers);
                     let features =
@@ -147,6 +170,24 @@ fn layers_that_gpus_do_not_compute_stay_on_cores() {
     assert!(error.contains("at most 1 of") && error.contains("(layer 1)"), "{error}");
 }
 
+/// What GPUs do not compute of experts does not matter where cores have them.
+#[test]
+fn cores_have_experts_that_gpus_do_not_compute() {
+    if gpu().is_none() {
+        return;
+    }
+    let mut architecture = config_of(Family::Mixtral).architecture();
+    let experts = architecture.layers.iter_mut().flat_map(|layer| &mut layer.experts);
+    experts.for_each(|experts| experts.n_experts = 513);
+    let tensors = RandomTensors::new(&architecture, 5);
+    let load = |without_experts| {
+        let (types, count) = (WeightType::F32, LayerCount::AsManyAsFit);
+        Split::load_without_experts(without_experts, &architecture, &tensors, types, count)
+    };
+    assert!(load(0).err().unwrap().to_string().contains("513 experts"));
+    assert_eq!(load(1).unwrap().layers, 1);
+}
+
 /// Recurrent layers on both devices keep their states there.
 #[test]
 fn recurrent_layers_on_both_devices_have_their_bits() {
@@ -185,12 +226,15 @@ fn subject(split: Split) -> Subject<SplitModel<GpuLayers, Transformer>> {
     Subject { model, fresh: Box::new(fresh) }
 }
 
-/// The model of the tests of rows.
-fn plain_subject() -> Subject<SplitModel<GpuLayers, Transformer>> {
-    let architecture = configs()[0].architecture();
-    let tensors = RandomTensors::new(&architecture, 5);
-    let one = LayerCount::Exactly(1);
-    subject(Split::load(&architecture, &tensors, WeightType::Bf16, one).unwrap())
+/// The models of the tests of rows: one without experts, and one with experts on cores.
+fn subjects() -> [Subject<SplitModel<GpuLayers, Transformer>>; 2] {
+    [&configs()[0], &config_of(Family::Qwen2Moe)].map(|config| {
+        let architecture = config.architecture();
+        let tensors = RandomTensors::new(&architecture, 5);
+        let one = LayerCount::Exactly(1);
+        let types = WeightType::Bf16;
+        subject(Split::load_without_experts(1, &architecture, &tensors, types, one).unwrap())
+    })
 }
 
 /// Sequences are cut and continued, and branches of trees are accepted, so rows are copied on both
@@ -198,7 +242,9 @@ fn plain_subject() -> Subject<SplitModel<GpuLayers, Transformer>> {
 #[test]
 fn every_row_has_the_bits_of_a_fresh_forward() {
     if gpu().is_some() {
-        check(cases(12), &steps(24), |steps| plain_subject().follow(steps));
+        check(cases(12), &steps(24), |steps| {
+            subjects().iter_mut().try_for_each(|subject| subject.follow(steps.clone()))
+        });
     }
 }
 
@@ -206,7 +252,7 @@ fn every_row_has_the_bits_of_a_fresh_forward() {
 #[test]
 fn a_cancelled_forward_leaves_both_caches_unchanged() {
     if gpu().is_some() {
-        plain_subject().cancel_at_many_times(40);
+        subjects().into_iter().for_each(|subject| subject.cancel_at_many_times(40));
     }
 }
 

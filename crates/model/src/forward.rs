@@ -325,6 +325,7 @@ pub trait ForwardLayers {
     /// Computes the layers for the new nodes of all sequences, and writes their rows to `storage`.
     /// `inputs` are the hidden states before the first layer: `[rows, hidden]`. `kept` are the
     /// numbers of layers after which hidden states are returned, in ascending order from 1.
+    /// `experts` computes those that are not on this device ([`ForwardRest::experts`]).
     ///
     /// # Errors
     /// As [`Forward::forward`].
@@ -336,9 +337,13 @@ pub trait ForwardLayers {
         pass: &Pass<'_>,
         inputs: &[f32],
         kept: &[usize],
+        experts: &mut ExpertsElsewhere<'_>,
         storage: &mut Self::Storage,
     ) -> Result<LayersOutput<'_>, PassError>;
 }
+
+/// Experts on another device: [`ForwardRest::experts`].
+pub type ExpertsElsewhere<'a> = dyn FnMut(usize, [&[f32]; 2], &mut Vec<f32>) + 'a;
 
 /// The results of the first layers of a model, on the host.
 #[derive(Clone, Copy, Debug)]
@@ -354,6 +359,14 @@ pub trait ForwardRest: Forward {
     /// Starts a pass: computes the input of the first layer for the new nodes of all sequences,
     /// `[rows, hidden]`.
     fn inputs(&mut self, pass: &Pass<'_>, storage: &mut Self::Storage) -> &[f32];
+
+    /// Continues a pass: computes what the experts add in a layer that the other device has without
+    /// them. `states` are the hidden states after attention, and what the MLP reads: `[rows,
+    /// hidden]` each, as the output.
+    ///
+    /// # Panics
+    /// If this device does not have them: a programming error.
+    fn experts(&mut self, layer: usize, states: [&[f32]; 2], output: &mut Vec<f32>);
 
     /// Continues a pass: stores what is a feature among the hidden states after a number of layers.
     fn store_hidden(&mut self, layers: usize, hidden: &[f32], storage: &mut Self::Storage);

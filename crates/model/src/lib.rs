@@ -20,8 +20,8 @@ pub use block_model::BlockModel;
 pub use cached_transformer::{CachedTransformer, DEFAULT_CACHE_BYTES, DRAFTER_CACHE_BYTES};
 pub use eagle_model::EagleModel;
 pub use forward::{
-    CacheOverflow, Cancelled, Forward, ForwardHeads, ForwardLayers, ForwardRest, HeadOutput,
-    HeadRow, LayersOutput, Pass, PassError, PassOutput, RowFeature, SequencePass,
+    CacheOverflow, Cancelled, ExpertsElsewhere, Forward, ForwardHeads, ForwardLayers, ForwardRest,
+    HeadOutput, HeadRow, LayersOutput, Pass, PassError, PassOutput, RowFeature, SequencePass,
 };
 pub use heads_model::HeadsModel;
 pub use model_probe::ModelProbe;

@@ -9,8 +9,9 @@ use forerun_formats::{Architecture, FeatureSource};
 use std::ops::Range;
 
 /// A model whose first layers are on one device, such as a GPU. The embedding, the other layers and
-/// the head are on another one, such as cores. Only hidden states move between them: each row's
-/// once there and once back in a pass.
+/// the head are on another one, such as cores, which may also have the experts of the first layers.
+/// Only hidden states move between them: each row's once there and once back in a pass, and once
+/// more for each layer whose experts are elsewhere.
 ///
 /// A layer has the bits of its device.
 pub struct SplitModel<L, R> {
@@ -19,6 +20,7 @@ pub struct SplitModel<L, R> {
     /// The numbers of layers after which the first device returns hidden states: those of features,
     /// and its last.
     kept: Vec<usize>,
+    inputs: Vec<f32>, // [rows, hidden]
     /// The keys and values of the last pass that a cache cannot hold.
     overflows: Vec<CacheOverflow>,
 }
@@ -42,7 +44,7 @@ impl<L: ForwardLayers, R: ForwardRest> SplitModel<L, R> {
         kept.push(n_layers);
         kept.sort_unstable();
         kept.dedup();
-        Self { first, rest, kept, overflows: Vec::new() }
+        Self { first, rest, kept, inputs: Vec::new(), overflows: Vec::new() }
     }
 
     /// Returns the device with the first layers.
@@ -68,11 +70,15 @@ impl<L: ForwardLayers, R: ForwardRest> Forward for SplitModel<L, R> {
         pass: &Pass<'_>,
         storage: &mut Self::Storage,
     ) -> Result<PassOutput<'_>, PassError> {
-        let Self { first, rest, kept, overflows } = self;
+        let Self { first, rest, kept, inputs, overflows } = self;
         let n_layers = first.n_layers();
-        let inputs = rest.inputs(pass, &mut storage.rest);
+        inputs.clear();
+        inputs.extend_from_slice(rest.inputs(pass, &mut storage.rest));
         let size = inputs.len();
-        let computed = first.forward_layers(pass, inputs, kept, &mut storage.first)?;
+        let experts = &mut |layer, states: [&[f32]; 2], output: &mut Vec<f32>| {
+            rest.experts(layer, states, output);
+        };
+        let computed = first.forward_layers(pass, inputs, kept, experts, &mut storage.first)?;
         let LayersOutput { hidden, overflows: of_first } = computed;
         overflows.clear();
         overflows.extend_from_slice(of_first);

@@ -10,8 +10,8 @@ use forerun_cache::{
 use forerun_core::{FeatureRows, TokenId};
 use forerun_formats::{Architecture, FeatureSource, Input, Recurrent};
 use forerun_model::{
-    Cancelled, Forward, ForwardLayers, ForwardRest, LayersOutput, Pass, PassError, PassOutput,
-    RowFeature, SequencePass,
+    Cancelled, ExpertsElsewhere, Forward, ForwardLayers, ForwardRest, LayersOutput, Pass,
+    PassError, PassOutput, RowFeature, SequencePass,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -32,6 +32,8 @@ pub struct ReferenceDevice {
 pub struct ReferenceLayers {
     device: ReferenceDevice,
     n_layers: usize,
+    /// How many of the first layers leave their experts to the other device.
+    without_experts: usize,
     kept: Vec<f32>, // [kept, rows, hidden]
 }
 
@@ -305,7 +307,7 @@ impl Forward for ReferenceDevice {
             (self.logits, self.hidden) = (Vec::new(), Vec::new());
             return Ok(PassOutput { logits: &[], best: &[], hidden: &[], overflows: &[] });
         }
-        self.run(pass, key_layers..n_layers, &mut rows, storage)?;
+        self.run(pass, key_layers..n_layers, &mut rows, &mut self.experts_here(), storage)?;
         Ok(self.finish(pass, rows))
     }
 }
@@ -316,6 +318,10 @@ impl ForwardRest for ReferenceDevice {
         self.store_features(0, &self.started, storage);
         self.hidden = self.started.iter().flat_map(|row| row.hidden.clone()).collect();
         &self.hidden
+    }
+
+    fn experts(&mut self, layer: usize, states: [&[f32]; 2], output: &mut Vec<f32>) {
+        self.experts_here()(layer, states, output);
     }
 
     fn store_hidden(&mut self, layers: usize, hidden: &[f32], storage: &mut ReferencePages) {
@@ -332,16 +338,17 @@ impl ForwardRest for ReferenceDevice {
     ) -> Result<PassOutput<'_>, PassError> {
         let mut rows = std::mem::take(&mut self.started);
         set_hidden(&mut rows, hidden);
-        self.run(pass, first..self.architecture().layers.len(), &mut rows, storage)?;
+        let layers = first..self.architecture().layers.len();
+        self.run(pass, layers, &mut rows, &mut self.experts_here(), storage)?;
         Ok(self.finish(pass, rows))
     }
 }
 
 impl ReferenceLayers {
-    /// Creates the first `n_layers` layers of a model.
+    /// Creates the first `n_layers` layers of a model, of which the first ones have no experts.
     #[must_use]
-    pub fn new(model: Arc<ReferenceModel>, n_layers: usize) -> Self {
-        Self { device: ReferenceDevice::new(model), n_layers, kept: Vec::new() }
+    pub fn new(model: Arc<ReferenceModel>, n_layers: usize, without_experts: usize) -> Self {
+        Self { device: ReferenceDevice::new(model), n_layers, without_experts, kept: Vec::new() }
     }
 }
 
@@ -361,6 +368,7 @@ impl ForwardLayers for ReferenceLayers {
         pass: &Pass<'_>,
         inputs: &[f32],
         kept: &[usize],
+        experts: &mut ExpertsElsewhere<'_>,
         storage: &mut ReferencePages,
     ) -> Result<LayersOutput<'_>, PassError> {
         let sequences = pass.sequences.iter();
@@ -369,8 +377,13 @@ impl ForwardLayers for ReferenceLayers {
         set_hidden(&mut rows, inputs);
         self.kept.clear();
         let mut first = 0;
+        let mut here = self.device.experts_here();
+        let experts = &mut |layer, states: [&[f32]; 2], output: &mut Vec<f32>| {
+            let is_here = layer >= self.without_experts;
+            if is_here { here(layer, states, output) } else { experts(layer, states, output) }
+        };
         for &end in kept {
-            self.device.run(pass, first..end, &mut rows, storage)?;
+            self.device.run(pass, first..end, &mut rows, experts, storage)?;
             self.kept.extend(rows.iter().flat_map(|row| &row.hidden));
             first = end;
         }
@@ -396,12 +409,23 @@ fn set_hidden(rows: &mut [Row], hidden: &[f32]) {
 }
 
 impl ReferenceDevice {
+    /// Returns what computes the experts of this model, as [`ForwardRest::experts`] does.
+    fn experts_here(&self) -> impl FnMut(usize, [&[f32]; 2], &mut Vec<f32>) + '_ {
+        |layer, states, output| {
+            let size = self.architecture().hidden_size;
+            let [hidden, inputs] = states.map(|states| states.chunks_exact(size));
+            let rows = hidden.zip(inputs);
+            *output = rows.flat_map(|row| self.model.experts(layer, row.into())).collect();
+        }
+    }
+
     /// Computes the groups of layers that begin within `layers`.
     fn run(
         &self,
         pass: &Pass<'_>,
         layers: Range<usize>,
         rows: &mut [Row],
+        experts: &mut ExpertsElsewhere<'_>,
         storage: &mut ReferencePages,
     ) -> Result<(), PassError> {
         let n_layers = self.architecture().layers.len();
@@ -414,7 +438,7 @@ impl ReferenceDevice {
             let deltas: Vec<Vec<[Vec<f32>; 2]>> =
                 group.clone().map(|layer| self.attention(layer, rows, storage)).collect();
             for (layer, deltas) in group.clone().zip(deltas) {
-                self.finish_layer(layer, rows, deltas);
+                self.finish_layer(layer, rows, deltas, experts);
             }
             self.store_features(group.end, rows, storage);
         }
@@ -423,7 +447,13 @@ impl ReferenceDevice {
 
     /// Adds what attention computed to the rows, and what the rest of a layer computes. `deltas`:
     /// what attention read, and what it adds.
-    fn finish_layer(&self, layer: usize, rows: &mut [Row], deltas: Vec<[Vec<f32>; 2]>) {
+    fn finish_layer(
+        &self,
+        layer: usize,
+        rows: &mut [Row],
+        deltas: Vec<[Vec<f32>; 2]>,
+        experts: &mut ExpertsElsewhere<'_>,
+    ) {
         let add = |(row, [input, delta]): (&mut Row, [Vec<f32>; 2])| {
             self.model.start_residual(layer, &mut row.hidden, &input);
             self.model.add_attention(layer, &mut row.hidden, &delta)
@@ -431,8 +461,12 @@ impl ReferenceDevice {
         let mut inputs: Vec<Vec<f32>> = rows.iter_mut().zip(deltas).map(add).collect();
         let convs = self.model.mlp_convs(layer, &inputs);
         inputs = convolved(convs.as_ref().map(|convs| &convs.before), rows, inputs);
-        let deltas = rows.iter().zip(&inputs);
-        let deltas = deltas.map(|(row, input)| self.model.mlp_delta(layer, &row.hidden, input));
+        let hidden: Vec<f32> = rows.iter().flat_map(|row| &row.hidden).copied().collect();
+        let mut of_experts = Vec::new();
+        experts(layer, [&hidden, &inputs.concat()], &mut of_experts);
+        let of_experts = of_experts.chunks_exact(self.architecture().hidden_size);
+        let deltas = inputs.iter().zip(of_experts);
+        let deltas = deltas.map(|(input, of)| self.model.mlp_delta(layer, input, of.to_vec()));
         let deltas = convolved(convs.as_ref().map(|convs| &convs.after), rows, deltas.collect());
         for (row, delta) in rows.iter_mut().zip(deltas) {
             self.model.add_mlp(layer, &mut row.hidden, (&delta, &row.own_inputs));

@@ -7,9 +7,8 @@ use crate::routing;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
-    Activation, Architecture, Attention, AttentionNorm, CacheType, Checkpoint, ExpertTensor,
-    Experts, Head, Input, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms,
-    TensorSource,
+    Activation, Architecture, Attention, AttentionNorm, CacheType, Checkpoint, ExpertTensor, Head,
+    Input, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms, TensorSource,
 };
 use forerun_vector::{Isa, exp, gelu, gelu_tanh, sigmoid, tanh};
 use std::collections::HashMap;
@@ -424,7 +423,8 @@ impl ReferenceModel {
         (attention, own_inputs): (&[f32], &[f32]),
     ) {
         let input = self.add_attention(layer, hidden, attention);
-        let delta = self.mlp_delta(layer, hidden, &input);
+        let experts = self.experts(layer, [hidden, &input]);
+        let delta = self.mlp_delta(layer, &input, experts);
         self.add_mlp(layer, hidden, (&delta, own_inputs));
     }
 
@@ -463,15 +463,12 @@ impl ReferenceModel {
         input
     }
 
-    /// Returns what the MLP and the experts compute from their input.
-    pub(crate) fn mlp_delta(&self, layer: usize, hidden: &[f32], input: &[f32]) -> Vec<f32> {
+    /// Returns what the MLP computes from its input, and adds it to what the experts compute.
+    pub(crate) fn mlp_delta(&self, layer: usize, input: &[f32], experts: Vec<f32>) -> Vec<f32> {
         use LayerTensor as T;
         let of_layer = |part| Tensor::Layer(layer, part);
         let pieces = &self.architecture.layers[layer];
-        let mut delta = match &pieces.experts {
-            Some(experts) => self.experts(layer, experts, (hidden, input)),
-            None => vec![0.0; hidden.len()],
-        };
+        let mut delta = experts;
         if let Some(mlp) = &pieces.mlp {
             let mut dense = self.mlp(mlp, input, |part| of_layer(part.dense()));
             if pieces.experts.is_some_and(|experts| experts.shared_gate) {
@@ -545,14 +542,12 @@ impl ReferenceModel {
     }
 
     /// Computes the weighted sum of the chosen experts, in order of the experts, and its norm, if
-    /// it has one. `input` is what the MLP reads.
-    fn experts(
-        &self,
-        layer: usize,
-        experts: &Experts,
-        (hidden, input): (&[f32], &[f32]),
-    ) -> Vec<f32> {
+    /// it has one; zeros in a layer without experts. `input` is what the MLP reads.
+    pub(crate) fn experts(&self, layer: usize, [hidden, input]: [&[f32]; 2]) -> Vec<f32> {
         use LayerTensor as T;
+        let Some(experts) = &self.architecture.layers[layer].experts else {
+            return vec![0.0; hidden.len()];
+        };
         let of_layer = |part| Tensor::Layer(layer, part);
         let router_input = match experts.router.own_norm {
             true => {

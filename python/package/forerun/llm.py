@@ -93,6 +93,7 @@ class LLM:
         threads: The number of threads.
         placement: The cores of each role, such as ``drafter=cpu:0,target=cpu:1-3``.
         gpu_layers: The number of the target's first layers on a GPU. The cores have the others.
+        cpu_moe: How many of these leave their experts on the cores.
         pin: Whether each thread stays on its core.
         offline: Whether hub models come from the cache only.
         max_num_seqs: The most answers at the same time. The others wait.
@@ -134,6 +135,7 @@ class LLM:
         threads: int | None = None,
         placement: str | None = None,
         gpu_layers: int | None = None,
+        cpu_moe: int | None = None,
         pin: bool = False,
         offline: bool = False,
         max_num_seqs: int = 8,
@@ -164,6 +166,7 @@ class LLM:
             "threads": _check.optional_integer("threads", threads, 1),
             "placement": _check.optional_text("placement", placement),
             "gpu_layers": _check.optional_integer("gpu_layers", gpu_layers, 1),
+            "cpu_moe": _check.optional_integer("cpu_moe", cpu_moe, 1),
             "pin": _check.boolean("pin", pin),
             "offline": _check.boolean("offline", offline),
             "max_num_seqs": _check.integer("max_num_seqs", max_num_seqs, 1),

@@ -207,6 +207,14 @@ pub struct EngineArguments {
     )]
     pub(crate) gpu_layers: Option<usize>,
 
+    /// Keep the experts of all layers on the cores, where a GPU has layers of the target.
+    #[arg(long, conflicts_with = "n_cpu_moe", help_heading = DEVICES)]
+    pub(crate) cpu_moe: bool,
+
+    /// Keep the experts of the first N layers on the cores.
+    #[arg(long, value_name = "N", help_heading = DEVICES)]
+    pub(crate) n_cpu_moe: Option<usize>,
+
     /// Seconds without a heartbeat after which a rank of `--placement` counts as lost and the job
     /// ends.
     #[arg(

@@ -6,7 +6,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// The options that have no effect if nothing is measured.
-const OF_MEASUREMENTS: [&str; 23] = [
+const OF_MEASUREMENTS: [&str; 25] = [
     "check",
     "check_rounds",
     "save_profile",
@@ -29,6 +29,8 @@ const OF_MEASUREMENTS: [&str; 23] = [
     "calibration",
     "threads",
     "gpu_layers",
+    "cpu_moe",
+    "n_cpu_moe",
     "pin",
 ];
 

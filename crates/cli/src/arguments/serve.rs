@@ -19,7 +19,7 @@ pub(crate) enum LogFormat {
 
 /// The options of one model, which a file of models has for each of them. A group of arguments that
 /// has another one as its part has no name.
-const OF_ONE_MODEL: [&str; 26] = [
+const OF_ONE_MODEL: [&str; 28] = [
     "ModelArguments",
     "EasySpecArguments",
     "lora",
@@ -41,6 +41,8 @@ const OF_ONE_MODEL: [&str; 26] = [
     "threads",
     "placement",
     "gpu_layers",
+    "cpu_moe",
+    "n_cpu_moe",
     "rank_timeout",
     "pin",
     "served_model_name",

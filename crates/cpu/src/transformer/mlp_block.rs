@@ -50,8 +50,7 @@ const EXPERTS_TOGETHER: usize = 8;
 #[derive(Clone, Copy)]
 pub(super) struct Workers<'a> {
     pub(super) team: &'a Team,
-    pub(super) members: Option<&'a Members>,
-    pub(super) widths: &'a LayerWidths,
+    pub(super) members: Option<(&'a Members, &'a LayerWidths)>,
 }
 
 impl Workers<'_> {
@@ -61,8 +60,8 @@ impl Workers<'_> {
         rows: usize,
         widths: impl FnOnce(&LayerWidths) -> &Widths,
     ) {
-        if let Some(members) = self.members {
-            members.gather(values, rows, widths(self.widths));
+        if let Some((members, of_layer)) = self.members {
+            members.gather(values, rows, widths(of_layer));
         }
     }
 }
@@ -82,26 +81,39 @@ impl MlpBlock {
         match (mlp, experts) {
             (None, None) => delta.fill(0.0),
             (Some(mlp), None) => self.dense(workers, mlp, adapted, x, delta),
-            (None, Some(experts)) => {
-                self.mixture.run(workers, experts, &mut self.activations, (hidden, x), delta);
-            }
+            (None, Some(experts)) => self.experts(workers, experts, [hidden, x], delta),
             (Some(mlp), Some(experts)) => {
-                self.mixture.run(workers, experts, &mut self.activations, (hidden, x), delta);
+                self.experts(workers, experts, [hidden, x], delta);
                 let mut dense = std::mem::take(&mut self.dense);
                 self.dense(workers, mlp, adapted, x, &mut dense);
                 self.apply_shared_gate(team, experts, x, &mut dense);
                 if let Some(norms) = &experts.norms {
-                    for (rows, norm) in
-                        [(&mut delta[..], &norms.output), (&mut dense[..], &norms.dense_output)]
-                    {
-                        rms_norm(team, rows, norm, &mut self.normed);
-                        rows.copy_from_slice(&self.normed);
-                    }
+                    self.norm(team, &norms.dense_output, &mut dense);
                 }
                 add_scaled(team.isa(), delta, &dense, 1.0);
                 self.dense = dense;
             }
         }
+    }
+
+    /// Computes what the experts add alone: `delta` is `[rows, hidden]`. The others are as in
+    /// [`Self::run`].
+    pub(super) fn experts(
+        &mut self,
+        workers: Workers<'_>,
+        experts: &PackedExperts,
+        [hidden, x]: [&[f32]; 2],
+        delta: &mut [f32],
+    ) {
+        self.mixture.run(workers, experts, &mut self.activations, (hidden, x), delta);
+        if let Some(norms) = &experts.norms {
+            self.norm(workers.team, &norms.output, delta);
+        }
+    }
+
+    fn norm(&mut self, team: &Team, norm: &NormWeights, rows: &mut [f32]) {
+        rms_norm(team, rows, norm, &mut self.normed);
+        rows.copy_from_slice(&self.normed);
     }
 
     fn dense(

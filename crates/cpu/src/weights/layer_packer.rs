@@ -210,7 +210,7 @@ impl LayerPacker<'_> {
         })
     }
 
-    fn experts(&self, shape: Experts) -> Result<PackedExperts, LoadError> {
+    pub(super) fn experts(&self, shape: Experts) -> Result<PackedExperts, LoadError> {
         use LayerTensor as T;
         let router = |weight| {
             let inputs = self.architecture.hidden_size;

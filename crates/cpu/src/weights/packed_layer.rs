@@ -85,15 +85,12 @@ impl LayerWeights {
         let Self { qkv, latent, output, mlp, experts, .. } = self;
         let attention = [qkv, output].into_iter().flat_map(Projection::matrices);
         let attention = attention.chain(latent.iter().flat_map(PackedLatent::matrices));
-        let routers = experts
-            .iter()
-            .flat_map(|experts| std::iter::once(&experts.router).chain(&experts.shared_gate));
-        let experts = experts.iter().flat_map(|experts| &experts.experts);
-        let mlps = mlp.iter().chain(experts).flat_map(PackedMlp::matrices);
+        let experts = experts.iter().flat_map(PackedExperts::matrices);
+        let mlps = mlp.iter().flat_map(PackedMlp::matrices).chain(experts);
         let own_input = self.own_input.iter().flat_map(|input| [&input.gate, &input.up]);
         let convs = self.attention_conv.iter().chain(&self.mlp_conv);
         let convs = convs.map(|conv| &conv.projection);
-        attention.chain(routers).chain(mlps).chain(own_input).chain(convs)
+        attention.chain(mlps).chain(own_input).chain(convs)
     }
 
     /// Returns the number of bytes of weights that a pass over some rows reads, as
@@ -141,6 +138,11 @@ pub(crate) struct PackedExperts {
 }
 
 impl PackedExperts {
+    pub(super) fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
+        let experts = self.experts.iter().flat_map(PackedMlp::matrices);
+        std::iter::once(&self.router).chain(&self.shared_gate).chain(experts)
+    }
+
     /// Returns the bytes of the experts that no row of a pass chooses: the expected number.
     pub(super) fn unread_bytes(&self, rows: usize) -> usize {
         let all = self.experts.iter().flat_map(PackedMlp::matrices);

@@ -24,9 +24,14 @@ pub enum CorePart {
     Share(Share),
     /// Consecutive layers: the first stage has the embedding, too, and the last one the head.
     Stage(Stage),
-    /// Everything but the layers before this one, which are on another device. A
+    /// Everything but the first layers, which are on another device. A
     /// [`SplitModel`](forerun_model::SplitModel) computes the whole.
-    FromLayer(usize),
+    FromLayer {
+        /// The first layer of this part.
+        first: usize,
+        /// How many of the layers before it leave their experts to this part: the first ones.
+        experts: usize,
+    },
 }
 
 impl CorePart {
@@ -74,6 +79,8 @@ pub(crate) struct PackedPart<'a> {
     pub(super) target: Option<&'a Weights>,
     /// The layers that are not on another device.
     pub(super) layers: Range<usize>,
+    /// How many of the first layers, which are on another device, have their experts here.
+    pub(super) lone_experts: usize,
     pub(super) embedding: bool,
     pub(super) head: bool,
 }
@@ -83,6 +90,7 @@ impl PackedPart<'_> {
         share: Share::WHOLE,
         target: None,
         layers: 0..usize::MAX,
+        lone_experts: 0,
         embedding: true,
         head: true,
     };
@@ -96,7 +104,10 @@ impl PackedPart<'_> {
         Ok(match part {
             CorePart::Whole => Self::WHOLE,
             CorePart::Share(share) => Self { share, ..Self::WHOLE },
-            CorePart::FromLayer(first) => Self { layers: first..usize::MAX, ..Self::WHOLE },
+            CorePart::FromLayer { first, experts } => {
+                let lone_experts = experts.min(first);
+                Self { layers: first..usize::MAX, lone_experts, ..Self::WHOLE }
+            }
             CorePart::Stage(stage) => Self::of_stage(stage, architecture, source, types)?,
         })
     }
@@ -149,6 +160,14 @@ impl PackedPart<'_> {
         layers.into_iter().enumerate().take(self.layers.end).skip(self.layers.start)
     }
 
+    /// Returns the layers on another device whose experts are here.
+    pub(super) fn layers_of_lone_experts<'l>(
+        &self,
+        layers: &'l [Layer],
+    ) -> impl Iterator<Item = (usize, &'l Layer)> {
+        layers.iter().enumerate().take(self.lone_experts)
+    }
+
     /// Returns the layers as this part computes them. Those on other devices keep nothing here.
     pub(super) fn own_layers(&self, architecture: &Architecture) -> Vec<Layer> {
         let own = |(index, layer): (usize, &Layer)| match self.layers.contains(&index) {
@@ -193,11 +212,20 @@ impl PackedPart<'_> {
             .layers_of(own_layers)
             .map(|(index, layer)| PackedLatent::expansion_bytes(&packer.types, index, layer))
             .fold(0, usize::saturating_add);
-        let mut layers = self.layers_of(&architecture.layers);
-        layers.try_fold(expansions, |sum, (index, layer)| {
-            matrices(architecture, index, layer).try_fold(sum, |sum, tensors| {
-                Ok(sum.saturating_add(packer.projection_bytes(&tensors)?))
+        let layers = self.layers_of(&architecture.layers);
+        let of_layers = layers.flat_map(|(index, layer)| matrices(architecture, index, layer));
+        let is_of_experts = |tensors: &Vec<(Tensor, Vec<usize>)>| {
+            let router = [LayerTensor::Router, LayerTensor::SharedGate];
+            tensors.iter().any(|(tensor, _)| match tensor {
+                Tensor::Expert(..) => true,
+                Tensor::Layer(_, tensor) => router.contains(tensor),
+                _ => false,
             })
+        };
+        let lone = self.layers_of_lone_experts(&architecture.layers);
+        let lone = lone.flat_map(|(index, layer)| matrices(architecture, index, layer));
+        of_layers.chain(lone.filter(is_of_experts)).try_fold(expansions, |sum, tensors| {
+            Ok(sum.saturating_add(packer.projection_bytes(&tensors)?))
         })
     }
 }

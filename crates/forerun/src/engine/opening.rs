@@ -43,6 +43,7 @@ impl OpenedPlan {
         Isa::from_environment()?;
         let target = loader.open(plan.model())?;
         let config = config(plan, &target)?;
+        check_experts(plan, &target)?;
         let mut drafters = OpenDrafter::all(plan, &target, loader)?;
         if config.pooling.is_some() && !plan.adapters().is_empty() {
             return Err(PlanError::conflict(
@@ -91,8 +92,9 @@ impl OpenedPlan {
         let needs_target = on_cores || is_member || first_layers.is_some();
         let (core_part, target_types) = match &first_layers {
             Some((first, _)) => {
-                let cache = Some(first.cache_type);
-                (CorePart::FromLayer(first.layers), ModelTypes { cache, ..plan.types() })
+                let (cache, experts) = (Some(first.cache_type), plan.cpu_moe());
+                let part = CorePart::FromLayer { first: first.layers, experts };
+                (part, ModelTypes { cache, ..plan.types() })
             }
             None => (of_target, plan.types()),
         };
@@ -224,6 +226,21 @@ fn config(plan: &Plan, target: &OpenModel) -> Result<Config, ForerunError> {
     }
 }
 
+/// Refuses [`Options::cpu_moe`](crate::Options::cpu_moe) for layers without experts.
+fn check_experts(plan: &Plan, target: &OpenModel) -> Result<(), PlanError> {
+    let mut layers = target.checkpoint.architecture().layers.iter().take(plan.cpu_moe());
+    match plan.cpu_moe() == 0 || layers.any(|layer| layer.experts.is_some()) {
+        true => Ok(()),
+        false => Err(PlanError::conflict(
+            format!(
+                "`cpu_moe` keeps experts on cores, but the layers of {} that it names have none",
+                plan.model()
+            ),
+            "leave it out, or set `gpu_layers` to what fits on the GPU",
+        )),
+    }
+}
+
 /// Loads the first layers of a target that is split between GPUs and cores: those of the first GPU,
 /// and by GPU. All replicas have the same number of layers there. `None` if it is not split.
 #[expect(clippy::type_complexity, reason = "a pair")]
@@ -246,18 +263,22 @@ fn first_layers(
         && !loader.shares_weights()
     {
         // Before anything is uploaded.
-        let layers = layers.min(checkpoint.architecture().layers.len());
-        let rest = memory::of_model(checkpoint, types, CorePart::FromLayer(layers))?;
+        let first = layers.min(checkpoint.architecture().layers.len());
+        let part = CorePart::FromLayer { first, experts: plan.cpu_moe() };
+        let rest = memory::of_model(checkpoint, types, part)?;
         memory::check(rest.saturating_add(on_cores))?;
     }
     let mut load = |gpu: usize, layers: Option<usize>| {
         let mut reserved_bytes = OpenDrafter::memory_on_gpu(drafters, gpu, plan, target)?;
         if loader.shares_main_memory(gpu)? {
-            let ends = memory::of_model_without_layers(checkpoint, types)?;
-            reserved_bytes = reserved_bytes.saturating_add(ends.saturating_add(on_cores) as u64);
+            let first = checkpoint.architecture().layers.len();
+            let part = CorePart::FromLayer { first, experts: plan.cpu_moe() };
+            let rest = memory::of_model(checkpoint, types, part)?;
+            reserved_bytes = reserved_bytes.saturating_add(rest.saturating_add(on_cores) as u64);
         }
         let replicas = gpus.iter().filter(|other| **other == gpu).count();
-        let place = FirstLayersPlace { gpu, layers, replicas, reserved_bytes };
+        let without_experts = plan.cpu_moe();
+        let place = FirstLayersPlace { gpu, layers, without_experts, replicas, reserved_bytes };
         loader.load_first_layers(place, plan.model(), checkpoint, types)
     };
     let first = load(*gpu, *layers)?;

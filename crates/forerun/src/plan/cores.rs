@@ -85,6 +85,30 @@ pub(super) fn placement(
     }
 }
 
+/// Checks that a target whose experts are to stay on cores is split between a GPU and cores.
+pub(super) fn check_experts(
+    cpu_moe: Option<usize>,
+    placement: &Placement,
+) -> Result<(), PlanError> {
+    match cpu_moe {
+        Some(0) => Err(PlanError::Range {
+            option: "cpu_moe",
+            found: "0".into(),
+            expected: "at least 1 (for experts on the GPU, leave it out)".into(),
+        }),
+        Some(_) if !(0..placement.replicas()).all(|replica| placement.is_split(replica)) => {
+            Err(PlanError::conflict(
+                format!(
+                    "`cpu_moe` keeps experts of layers that are on a GPU on cores, but the \
+                     placement is {placement}"
+                ),
+                "set `gpu_layers`, or write, for example, `placement = target=gpu:0/cpu:0-7`",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Returns the automatic placement of a target and one drafter on these cores, for PEARL and `auto`
 /// (`separate`) or for methods that draft before verification. The drafter reads a tenth of the
 /// target's bytes; the placement of given models follows from theirs

@@ -109,6 +109,9 @@ pub struct Options {
     /// In a `placement` such as `target=gpu:0/cpu:0-7`, it takes the place of as many layers as fit
     /// in the GPU's memory. A target on cores alone gets the first GPU.
     pub gpu_layers: Option<usize>,
+    /// How many of the target's first layers on a GPU leave their experts on the cores (llama.cpp's
+    /// `--n-cpu-moe`); [`usize::MAX`] for all. The cores choose the experts, too.
+    pub cpu_moe: Option<usize>,
     /// Whether each thread stays on its core, also without `placement`. Threads of a `placement`
     /// always do. Pin threads only if no other program uses the cores.
     pub pin: bool,
