@@ -1,0 +1,251 @@
+//! When a worker starts a batch, and with how many sequences.
+//!
+//! A sequence comes back for its next pass after some time, in which another device drafts for it.
+//! Sequences can take turns, all in one pass, or be two groups, one of which is verified while the
+//! drafter works for the other (*MineDraft*, Tang et al. 2026, arXiv 2603.18016). Two groups hide
+//! the drafting, but a pass of each takes its fixed time once more, such as that of reading the
+//! weights. So a target waits for sequences that come back within the fixed time, and makes two
+//! groups of them if they stay away longer.
+
+use crate::batch::{MAX_BATCH, QueuedJob, next_batch, next_role};
+use crate::{Role, SequenceId};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Decides when a worker starts its next batch. Times are nanoseconds on one clock.
+#[derive(Debug, Default)]
+pub struct Batcher {
+    visits: HashMap<SequenceId, Visits>,
+    times: HashMap<Role, BatchTimes>,
+    /// Since when the jobs in the queue have waited for others.
+    waits_since: Option<u64>,
+    running: Option<Batch>,
+}
+
+/// What is known of a sequence.
+#[derive(Debug, Default)]
+struct Visits {
+    /// The number of its jobs that have no answer yet.
+    jobs: usize,
+    /// When the first of them arrived, or will arrive.
+    came_ns: u64,
+    /// When its last job was answered.
+    left_ns: Option<u64>,
+    /// The usual time until it comes back.
+    away_ns: Option<f64>,
+    /// The roles that have worked for it, and have so read its prompt.
+    roles: Vec<Role>,
+}
+
+#[derive(Debug)]
+struct Batch {
+    role: Role,
+    sequences: usize,
+    started_ns: u64,
+    /// Whether its time shows what a batch usually costs: no job reads a prompt.
+    is_usual: bool,
+}
+
+/// What a new time away counts if it is longer than usual, and if it is shorter. Drafts have
+/// different lengths, and all sequences of a pass wait for the longest.
+const LONGER_AWAY: f64 = 0.5;
+const SHORTER_AWAY: f64 = 0.1;
+/// The part of a batch's time that is always waited for sequences that come at about the same time.
+const WAIT_PART: f64 = 0.1;
+/// A batch with at most this part of all sequences is one of several groups.
+const LARGEST_GROUP: f64 = 0.75;
+
+impl Batcher {
+    /// Learns that a job has arrived in the worker's queue.
+    pub fn arrive(&mut self, sequence: SequenceId, at_ns: u64) {
+        let visits = self.visits.entry(sequence.base()).or_default();
+        visits.jobs += 1;
+        if visits.jobs > 1 {
+            return;
+        }
+        visits.came_ns = at_ns;
+        if let Some(left_ns) = visits.left_ns {
+            let new = at_ns.saturating_sub(left_ns) as f64;
+            let usual = visits.away_ns.unwrap_or(new);
+            let counts = if new > usual { LONGER_AWAY } else { SHORTER_AWAY };
+            visits.away_ns = Some(usual + counts * (new - usual));
+        }
+    }
+
+    /// Learns that a job has been answered.
+    pub fn leave(&mut self, sequence: SequenceId, at_ns: u64) {
+        if let Some(visits) = self.visits.get_mut(&sequence.base()) {
+            visits.jobs = visits.jobs.saturating_sub(1);
+            visits.left_ns = Some(at_ns);
+        }
+    }
+
+    /// Forgets a sequence.
+    pub fn release(&mut self, sequence: SequenceId) {
+        self.visits.remove(&sequence);
+    }
+
+    /// Learns that the last batch has ended.
+    pub fn end(&mut self, at_ns: u64) {
+        if let Some(batch) = self.running.take().filter(|batch| batch.is_usual) {
+            let ns = at_ns.saturating_sub(batch.started_ns) as f64;
+            self.times.entry(batch.role).or_default().add(batch.sequences as f64, ns);
+        }
+    }
+
+    /// Removes the jobs from the queue that run next, together ([`next_batch`]); none if it is
+    /// empty.
+    ///
+    /// # Errors
+    /// The time until which the jobs should wait for others. Ask again then, or when one arrives.
+    pub fn next<J: QueuedJob>(
+        &mut self,
+        queue: &mut VecDeque<J>,
+        now_ns: u64,
+    ) -> Result<Vec<J>, u64> {
+        let most = match next_role(queue) {
+            Some(role) => self.most(role, queue, now_ns)?,
+            None => MAX_BATCH,
+        };
+        let batch = next_batch(queue, most);
+        self.waits_since = None;
+        let mut is_usual = true;
+        for job in &batch {
+            let roles = &mut self.visits.entry(job.sequence().base()).or_default().roles;
+            let has_read = roles.contains(&job.role());
+            is_usual &= has_read && !job.has_started();
+            if !has_read {
+                roles.push(job.role());
+            }
+        }
+        self.running = batch.first().map(|first| Batch {
+            role: first.role(),
+            sequences: batch.len(),
+            started_ns: now_ns,
+            is_usual,
+        });
+        Ok(batch)
+    }
+
+    /// Returns the largest number of jobs in the next batch, if it starts now.
+    fn most<J: QueuedJob>(
+        &mut self,
+        role: Role,
+        queue: &VecDeque<J>,
+        now_ns: u64,
+    ) -> Result<usize, u64> {
+        let Some(times) = self.times.get(&role) else { return Ok(MAX_BATCH) };
+        let ready: HashSet<SequenceId> = queue.iter().map(|job| job.sequence().base()).collect();
+        let (due, away_ns) = self.others(&ready, now_ns as f64 - times.fixed_ns().0);
+        let all = ready.len() + due.len();
+        let whole_ns = times.ns_of(all as f64);
+        let (mut fixed_ns, is_known) = times.fixed_ns();
+        // What is not known shows when groups meet, or when all of them split.
+        if !is_known && times.sequences.value() < LARGEST_GROUP * all as f64 {
+            fixed_ns = whole_ns;
+        }
+        // The drafter, or a target that is faster than it, is not what the others wait for.
+        let (wait_ns, most) = match role.target() {
+            Some(_) if away_ns <= fixed_ns => (fixed_ns, all),
+            Some(_) if away_ns <= whole_ns => (fixed_ns, all.div_ceil(2)),
+            _ => (WAIT_PART * whole_ns, all),
+        };
+        let until_ns = self.waits_since.unwrap_or(now_ns) as f64 + wait_ns;
+        let is_awaited = due.iter().any(|&due_ns| due_ns < until_ns);
+        if ready.len() < most && is_awaited && (now_ns as f64) < until_ns {
+            self.waits_since.get_or_insert(now_ns);
+            return Err((until_ns as u64).max(now_ns + 1));
+        }
+        Ok(most.min(MAX_BATCH))
+    }
+
+    /// Returns when other sequences will come back, and the mean time that all stay away. Those that
+    /// should have come before `since_ns` have paused.
+    fn others(&self, ready: &HashSet<SequenceId>, since_ns: f64) -> (Vec<f64>, f64) {
+        let (mut due, mut away) = (Vec::new(), Mean::default());
+        for (sequence, visits) in &self.visits {
+            let (Some(left_ns), Some(away_ns)) = (visits.left_ns, visits.away_ns) else { continue };
+            let due_ns = match visits.jobs {
+                0 => left_ns as f64 + away_ns,
+                _ => visits.came_ns as f64,
+            };
+            let is_ready = ready.contains(sequence);
+            if is_ready || due_ns >= since_ns {
+                away.add(away_ns);
+            }
+            if !is_ready && due_ns >= since_ns {
+                due.push(due_ns);
+            }
+        }
+        (due, away.value())
+    }
+}
+
+/// A mean of values; 0 if there are none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: f64,
+    weight: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        (self.sum, self.weight) = (self.sum + value, self.weight + 1.0);
+    }
+
+    /// Adds a value that counts more than earlier ones.
+    fn add_later(&mut self, value: f64) {
+        (self.sum, self.weight) = (self.sum * DECAY, self.weight * DECAY);
+        self.add(value);
+    }
+
+    fn value(self) -> f64 {
+        if self.weight > 0.0 { self.sum / self.weight } else { 0.0 }
+    }
+}
+
+/// The weight of a batch compared with the next one: 50 count.
+const DECAY: f64 = 0.98;
+/// The variance of the number of sequences, relative to its square, from which the time of each can
+/// be told: one batch of 50 with half of them is enough.
+const LEAST_VARIANCE: f64 = 0.002;
+
+/// The times of batches, as a linear function of the number of sequences.
+#[derive(Clone, Copy, Debug, Default)]
+struct BatchTimes {
+    sequences: Mean,
+    ns: Mean,
+    squares: Mean,
+    products: Mean,
+    /// The time of each sequence, as it was last measured.
+    sequence_ns: Option<f64>,
+}
+
+impl BatchTimes {
+    fn add(&mut self, sequences: f64, ns: f64) {
+        self.sequences.add_later(sequences);
+        self.ns.add_later(ns);
+        self.squares.add_later(sequences * sequences);
+        self.products.add_later(sequences * ns);
+        let (sequences, ns) = (self.sequences.value(), self.ns.value());
+        let variance = self.squares.value() - sequences * sequences;
+        if variance > LEAST_VARIANCE * sequences * sequences {
+            let covariance = self.products.value() - sequences * ns;
+            self.sequence_ns = Some((covariance / variance).clamp(0.0, ns / sequences));
+        }
+    }
+
+    /// Returns the time of a batch with so many sequences.
+    fn ns_of(&self, sequences: f64) -> f64 {
+        let further = sequences - self.sequences.value();
+        (self.ns.value() + further * self.sequence_ns.unwrap_or(0.0)).max(0.0)
+    }
+
+    /// Returns the part of the time that does not depend on the number of sequences, and whether it
+    /// is known. Before, it counts as little.
+    fn fixed_ns(&self) -> (f64, bool) {
+        match self.sequence_ns {
+            Some(_) => (self.ns_of(0.0), true),
+            None => (WAIT_PART * self.ns.value(), false),
+        }
+    }
+}
