@@ -153,7 +153,7 @@ impl Batcher {
         let is_awaited = due.iter().any(|&due_ns| due_ns < until_ns);
         if ready.len() < most && is_awaited && (now_ns as f64) < until_ns {
             self.waits_since.get_or_insert(now_ns);
-            return Err((until_ns as u64).max(now_ns + 1));
+            return Err(until_ns.ceil() as u64);
         }
         Ok(most.min(MAX_BATCH))
     }
@@ -247,5 +247,99 @@ impl BatchTimes {
             Some(_) => (self.ns_of(0.0), true),
             None => (WAIT_PART * self.ns.value(), false),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: Role = Role::Target(0);
+
+    struct Waiting(u64);
+
+    impl QueuedJob for Waiting {
+        fn role(&self) -> Role {
+            TARGET
+        }
+
+        fn sequence(&self) -> SequenceId {
+            SequenceId(self.0)
+        }
+
+        fn has_started(&self) -> bool {
+            false
+        }
+    }
+
+    /// A worker whose batches take 1,000 ns and 100 for each of four sequences.
+    #[derive(Default)]
+    struct Worker {
+        batcher: Batcher,
+        queue: VecDeque<Waiting>,
+        now_ns: u64,
+    }
+
+    impl Worker {
+        fn arrive(&mut self, sequences: &[u64]) {
+            for &sequence in sequences {
+                self.batcher.arrive(SequenceId(sequence), self.now_ns);
+                self.queue.push_back(Waiting(sequence));
+            }
+        }
+
+        /// Runs the next batch. Returns its sequences, or until when they wait.
+        fn run(&mut self) -> Result<Vec<u64>, u64> {
+            let batch = self.batcher.next(&mut self.queue, self.now_ns)?;
+            self.now_ns += 1_000 + 100 * batch.len() as u64;
+            for job in &batch {
+                self.batcher.leave(job.sequence(), self.now_ns);
+            }
+            self.batcher.end(self.now_ns);
+            Ok(batch.into_iter().map(|job| job.0).collect())
+        }
+
+        /// Runs batches whose sequences come back after `away_ns`.
+        fn run_all(rounds: usize, away_ns: u64) -> Self {
+            let mut worker = Self::default();
+            for _ in 0..rounds {
+                worker.now_ns += away_ns;
+                worker.arrive(&[0, 1, 2, 3]);
+                while !worker.queue.is_empty() {
+                    worker.now_ns = worker.run().map_or_else(|until| until, |_| worker.now_ns);
+                }
+            }
+            worker
+        }
+    }
+
+    #[test]
+    fn a_target_waits_for_sequences_that_come_back_within_the_fixed_time() {
+        let mut worker = Worker::run_all(20, 300);
+        worker.now_ns += 300;
+        worker.arrive(&[0, 1]);
+        let wait_ns = worker.run().unwrap_err() - worker.now_ns;
+        assert!((990..=1_010).contains(&wait_ns), "{wait_ns}");
+        worker.now_ns += 200;
+        worker.arrive(&[2, 3]);
+        assert_eq!(worker.run(), Ok(vec![0, 1, 2, 3]));
+        // Two pause. They are awaited once, and released ones never.
+        worker.now_ns += 300;
+        worker.arrive(&[0, 1]);
+        worker.now_ns = worker.run().unwrap_err();
+        assert_eq!(worker.run(), Ok(vec![0, 1]));
+        worker.arrive(&[0, 1]);
+        assert_eq!(worker.run(), Ok(vec![0, 1]));
+        worker.batcher.release(SequenceId(1));
+        worker.arrive(&[0]);
+        assert_eq!(worker.run(), Ok(vec![0]));
+    }
+
+    #[test]
+    fn sequences_that_stay_away_longer_are_two_groups() {
+        let mut worker = Worker::run_all(3, 1_050);
+        worker.now_ns += 1_050;
+        worker.arrive(&[0, 1, 2, 3]);
+        assert_eq!((worker.run(), worker.run()), (Ok(vec![0, 1]), Ok(vec![2, 3])));
     }
 }
