@@ -48,7 +48,7 @@ struct Batch {
 /// What a new time away counts if it is longer than usual, and if it is shorter. Drafts have
 /// different lengths, and all sequences of a pass wait for the longest.
 const LONGER_AWAY: f64 = 0.5;
-const SHORTER_AWAY: f64 = 0.1;
+const SHORTER_AWAY: f64 = 0.2;
 /// The part of a batch's time that is always waited for sequences that come at about the same time.
 const WAIT_PART: f64 = 0.1;
 /// A batch with at most this part of all sequences is one of several groups.
@@ -143,11 +143,14 @@ impl Batcher {
         if !is_known && times.sequences.value() < LARGEST_GROUP * all as f64 {
             fixed_ns = whole_ns;
         }
+        // Those that come back at once join the others in the next pass anyway.
+        let least_ns = WAIT_PART * whole_ns;
+        let wait_ns = (fixed_ns * self.share_away(&ready, least_ns)).max(least_ns);
         // The drafter, or a target that is faster than it, is not what the others wait for.
         let (wait_ns, most) = match role.target() {
-            Some(_) if away_ns <= fixed_ns => (fixed_ns, all),
-            Some(_) if away_ns <= whole_ns => (fixed_ns, all.div_ceil(2)),
-            _ => (WAIT_PART * whole_ns, all),
+            Some(_) if away_ns <= fixed_ns => (wait_ns, all),
+            Some(_) if away_ns <= whole_ns => (wait_ns, all.div_ceil(2)),
+            _ => (least_ns, all),
         };
         let until_ns = self.waits_since.unwrap_or(now_ns) as f64 + wait_ns;
         let is_awaited = due.iter().any(|&due_ns| due_ns < until_ns);
@@ -156,6 +159,14 @@ impl Batcher {
             return Err(until_ns.ceil() as u64);
         }
         Ok(most.min(MAX_BATCH))
+    }
+
+    /// Returns which part of the sequences stays away for longer than `ns`.
+    fn share_away(&self, ready: &HashSet<SequenceId>, ns: f64) -> f64 {
+        let is_away = |sequence: &&SequenceId| {
+            self.visits.get(sequence).and_then(|visits| visits.away_ns).is_some_and(|away| away > ns)
+        };
+        ready.iter().filter(is_away).count() as f64 / ready.len() as f64
     }
 
     /// Returns when other sequences will come back, and the mean time that all stay away. Those that

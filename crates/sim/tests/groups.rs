@@ -2,7 +2,7 @@
 //! groups, whichever is faster by its closed form.
 
 use crate::common::{MS, pair};
-use forerun_core::{DraftShape, Sampling, SequenceId};
+use forerun_core::{Cluster, DraftShape, Sampling, SequenceId};
 use forerun_decode::{DecoderOptions, DraftLength, Limits, METHODS, Sequence};
 use forerun_decode::{new_decoder, next_tokens};
 use forerun_sim::{
@@ -53,6 +53,7 @@ impl World {
                     {
                     }
                     tokens += sequence.generated().len();
+                    cluster.release(id);
                     if cluster.now_ns() >= end_ns {
                         break;
                     }

@@ -4,7 +4,7 @@
 
 use crate::common::device;
 use crate::worlds::{Random, TARGET_NS, seeds};
-use forerun_core::{DraftShape, Role, Sampling, SequenceId};
+use forerun_core::{Cluster, DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{AnswerDecoder, DecoderOptions, DraftLength, Limits, METHODS, Sequence};
 use forerun_decode::{new_decoder, next_tokens};
 use forerun_sim::{
@@ -85,6 +85,7 @@ impl World {
                     }
                     assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
                     tokens += sequence.generated().len();
+                    cluster.release(id);
                     *last.lock().unwrap() = decoder;
                     if cluster.now_ns() >= end_ns {
                         break;
