@@ -51,8 +51,6 @@ const LONGER_AWAY: f64 = 0.5;
 const SHORTER_AWAY: f64 = 0.2;
 /// The part of a batch's time that is always waited for sequences that come at about the same time.
 const WAIT_PART: f64 = 0.1;
-/// A batch with at most this part of all sequences is one of several groups.
-const LARGEST_GROUP: f64 = 0.75;
 
 impl Batcher {
     /// Learns that a job has arrived in the worker's queue.
@@ -135,14 +133,9 @@ impl Batcher {
     ) -> Result<usize, u64> {
         let Some(times) = self.times.get(&role) else { return Ok(MAX_BATCH) };
         let ready: HashSet<SequenceId> = queue.iter().map(|job| job.sequence().base()).collect();
-        let (due, away_ns) = self.others(&ready, now_ns as f64 - times.fixed_ns().0);
+        let (due, away_ns) = self.others(&ready, now_ns as f64 - times.fixed_ns());
         let all = ready.len() + due.len();
-        let whole_ns = times.ns_of(all as f64);
-        let (mut fixed_ns, is_known) = times.fixed_ns();
-        // What is not known shows when groups meet, or when all of them split.
-        if !is_known && times.sequences.value() < LARGEST_GROUP * all as f64 {
-            fixed_ns = whole_ns;
-        }
+        let (whole_ns, fixed_ns) = (times.ns_of(all as f64), times.fixed_ns());
         // Those that come back at once join the others in the next pass anyway.
         let least_ns = WAIT_PART * whole_ns;
         let wait_ns = (fixed_ns * self.share_away(&ready, least_ns)).max(least_ns);
@@ -164,7 +157,10 @@ impl Batcher {
     /// Returns which part of the sequences stays away for longer than `ns`.
     fn share_away(&self, ready: &HashSet<SequenceId>, ns: f64) -> f64 {
         let is_away = |sequence: &&SequenceId| {
-            self.visits.get(sequence).and_then(|visits| visits.away_ns).is_some_and(|away| away > ns)
+            self.visits
+                .get(sequence)
+                .and_then(|visits| visits.away_ns)
+                .is_some_and(|away| away > ns)
         };
         ready.iter().filter(is_away).count() as f64 / ready.len() as f64
     }
@@ -251,13 +247,10 @@ impl BatchTimes {
         (self.ns.value() + further * self.sequence_ns.unwrap_or(0.0)).max(0.0)
     }
 
-    /// Returns the part of the time that does not depend on the number of sequences, and whether it
-    /// is known. Before, it counts as little.
-    fn fixed_ns(&self) -> (f64, bool) {
-        match self.sequence_ns {
-            Some(_) => (self.ns_of(0.0), true),
-            None => (WAIT_PART * self.ns.value(), false),
-        }
+    /// Returns the part of the time that does not depend on the number of sequences: all of it, as
+    /// far as is known, before their number has changed.
+    fn fixed_ns(&self) -> f64 {
+        self.sequence_ns.map_or(self.ns.value(), |_| self.ns_of(0.0))
     }
 }
 
@@ -313,9 +306,9 @@ mod tests {
         /// Runs batches whose sequences come back after `away_ns`.
         fn run_all(rounds: usize, away_ns: u64) -> Self {
             let mut worker = Self::default();
-            for _ in 0..rounds {
+            for round in 0..rounds {
                 worker.now_ns += away_ns;
-                worker.arrive(&[0, 1, 2, 3]);
+                worker.arrive(if round == 2 { &[0, 1] } else { &[0, 1, 2, 3] });
                 while !worker.queue.is_empty() {
                     worker.now_ns = worker.run().map_or_else(|until| until, |_| worker.now_ns);
                 }
@@ -348,7 +341,7 @@ mod tests {
 
     #[test]
     fn sequences_that_stay_away_longer_are_two_groups() {
-        let mut worker = Worker::run_all(3, 1_050);
+        let mut worker = Worker::run_all(20, 1_050);
         worker.now_ns += 1_050;
         worker.arrive(&[0, 1, 2, 3]);
         assert_eq!((worker.run(), worker.run()), (Ok(vec![0, 1]), Ok(vec![2, 3])));
