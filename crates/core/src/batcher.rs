@@ -90,8 +90,8 @@ impl Batcher {
         }
     }
 
-    /// Removes the jobs from the queue that run next, together ([`next_batch`]); none if it is
-    /// empty.
+    /// Removes the jobs from the queue that run next, together: jobs for the same role, one for each
+    /// sequence; none if it is empty.
     ///
     /// # Errors
     /// The time until which the jobs should wait for others. Ask again then, or when one arrives.

@@ -70,7 +70,8 @@ impl WorkerLoop {
                 }
             };
             queue.extend(self.run(batch));
-            self.answers.batcher.end(self.answers.to_ns(Instant::now()));
+            let ended_ns = self.answers.to_ns(Instant::now());
+            self.answers.batcher.end(ended_ns);
         }
     }
 
