@@ -140,18 +140,20 @@ impl Batcher {
         let least_ns = WAIT_PART * whole_ns;
         let wait_ns = (fixed_ns * self.share_away(&ready, least_ns)).max(least_ns);
         // The drafter, or a target that is faster than it, is not what the others wait for.
-        let (wait_ns, most) = match role.target() {
-            Some(_) if away_ns <= fixed_ns => (wait_ns, all),
-            Some(_) if away_ns <= whole_ns => (wait_ns, all.div_ceil(2)),
-            _ => (least_ns, all),
+        let (wait_ns, groups) = match role.target() {
+            Some(_) if away_ns <= fixed_ns => (wait_ns, 1),
+            Some(_) if away_ns <= whole_ns => (wait_ns, 2),
+            _ => (least_ns, 1),
         };
         let until_ns = self.waits_since.unwrap_or(now_ns) as f64 + wait_ns;
         let is_awaited = due.iter().any(|&due_ns| due_ns < until_ns);
-        if ready.len() < most && is_awaited && (now_ns as f64) < until_ns {
+        if ready.len() < all.div_ceil(groups) && is_awaited && (now_ns as f64) < until_ns {
             self.waits_since.get_or_insert(now_ns);
             return Err(until_ns.ceil() as u64);
         }
-        Ok(most.min(MAX_BATCH))
+        // A sequence may have several jobs, in branches.
+        let jobs = queue.len().div_ceil(ready.len());
+        Ok(if groups == 1 { MAX_BATCH } else { (all.div_ceil(groups) * jobs).min(MAX_BATCH) })
     }
 
     /// Returns which part of the sequences stays away for longer than `ns`.
