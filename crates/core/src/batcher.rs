@@ -117,7 +117,7 @@ impl Batcher {
         }
         self.running = batch.first().map(|first| Batch {
             role: first.role(),
-            sequences: batch.len(),
+            sequences: sequences(&batch).len(),
             started_ns: now_ns,
             is_usual,
         });
@@ -132,7 +132,7 @@ impl Batcher {
         now_ns: u64,
     ) -> Result<usize, u64> {
         let Some(times) = self.times.get(&role) else { return Ok(MAX_BATCH) };
-        let ready: HashSet<SequenceId> = queue.iter().map(|job| job.sequence().base()).collect();
+        let ready = sequences(queue);
         let (due, away_ns) = self.others(&ready, now_ns as f64 - times.fixed_ns());
         let all = ready.len() + due.len();
         let (whole_ns, fixed_ns) = (times.ns_of(all as f64), times.fixed_ns());
@@ -187,6 +187,11 @@ impl Batcher {
         }
         (due, away.value())
     }
+}
+
+/// Returns the sequences of jobs.
+fn sequences<'a, J: QueuedJob + 'a>(jobs: impl IntoIterator<Item = &'a J>) -> HashSet<SequenceId> {
+    jobs.into_iter().map(|job| job.sequence().base()).collect()
 }
 
 /// A mean of values; 0 if there are none.
