@@ -52,6 +52,10 @@ const SHORTER_AWAY: f64 = 0.2;
 /// The part of a batch's time that is always waited for sequences that come at about the same time.
 const WAIT_PART: f64 = 0.1;
 
+/// The part of all sequences that a batch has at most if there are several groups. They meet once,
+/// to show what a larger batch costs.
+const LARGEST_GROUP: f64 = 0.75;
+
 impl Batcher {
     /// Learns that a job has arrived in the worker's queue.
     pub fn arrive(&mut self, sequence: SequenceId, at_ns: u64) {
@@ -138,7 +142,12 @@ impl Batcher {
         let (whole_ns, fixed_ns) = (times.ns_of(all as f64), times.fixed_ns());
         // Those that come back at once join the others in the next pass anyway.
         let least_ns = WAIT_PART * whole_ns;
-        let wait_ns = (fixed_ns * self.share_away(&ready, least_ns)).max(least_ns);
+        let is_awaited_long =
+            times.is_known() || times.sequences.value() < LARGEST_GROUP * all as f64;
+        let wait_ns = match is_awaited_long {
+            true => (fixed_ns * self.share_away(&ready, least_ns)).max(least_ns),
+            false => least_ns,
+        };
         // The drafter, or a target that is faster than it, is not what the others wait for.
         let (wait_ns, groups) = match role.target() {
             Some(_) if away_ns <= fixed_ns => (wait_ns, 1),
@@ -252,6 +261,11 @@ impl BatchTimes {
     fn ns_of(&self, sequences: f64) -> f64 {
         let further = sequences - self.sequences.value();
         (self.ns.value() + further * self.sequence_ns.unwrap_or(0.0)).max(0.0)
+    }
+
+    /// Returns whether the times of a sequence and of the rest are known.
+    fn is_known(&self) -> bool {
+        self.sequence_ns.is_some()
     }
 
     /// Returns the part of the time that does not depend on the number of sequences: all of it, as
