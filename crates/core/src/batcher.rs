@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// A worker whose batches take 1,000 ns and 100 for each of four sequences.
+    /// A worker whose batches take 1,000 ns and 500 for each of four sequences.
     #[derive(Default)]
     struct Worker {
         batcher: Batcher,
@@ -316,7 +316,7 @@ mod tests {
         /// Runs the next batch. Returns its sequences, or until when they wait.
         fn run(&mut self) -> Result<Vec<u64>, u64> {
             let batch = self.batcher.next(&mut self.queue, self.now_ns)?;
-            self.now_ns += 1_000 + 100 * batch.len() as u64;
+            self.now_ns += 1_000 + 500 * batch.len() as u64;
             for job in &batch {
                 self.batcher.leave(job.sequence(), self.now_ns);
             }
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn sequences_that_stay_away_longer_are_two_groups() {
-        let mut worker = Worker::run_all(20, 1_050);
+        let mut worker = Worker::run_all(4, 1_050);
         worker.now_ns += 1_050;
         worker.arrive(&[0, 1, 2, 3]);
         assert_eq!((worker.run(), worker.run()), (Ok(vec![0, 1]), Ok(vec![2, 3])));
