@@ -2,10 +2,14 @@
 
 Usage: soak.py --binary target/release/forerun [--minutes 10] [--clients 64] [--model MODEL --draft-model MODEL]
 
+The server has a model with two LoRA adapters of random weights, whose prompts are kept in a folder, and the drafter as
+a second model, for which the memory is not enough at the same time as for a third one. After an eighth of the time it
+is killed, and starts again with the same folder.
+
 Reports the memory over time, what clients got, and the longest wait. Then equal requests of all clients at once show
 whether the server is fair. It fails if a status is not the expected one, an answer differs from the same request alone,
-a request takes over two minutes, the log has a panic, answers are left over, or memory grows by more than 10 % after the
-first quarter.
+a request takes over two minutes, the log has a panic or a page that cannot be read, no page was read after the kill,
+answers are left over, or memory grows by more than 10 % after the first quarter.
 """
 
 import argparse
@@ -16,6 +20,7 @@ import pathlib
 import random
 import re
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -23,6 +28,7 @@ import threading
 import time
 
 LONGEST = 120
+CACHE_BYTES = 64 << 20
 WORDS = "a the fox bear river found lost little said and then because of in house tree".split()
 
 
@@ -52,8 +58,9 @@ def cases(number):
     """Returns the bodies of the requests whose answers are compared."""
     drawn = random.Random(number)
     for seed in range(40):
-        prompt = " ".join(drawn.choice(WORDS) for _ in range(drawn.randint(1, 120)))
-        body = {"prompt": prompt, "max_tokens": drawn.randint(1, 120), "seed": seed, "ignore_eos": True,
+        prompt = " ".join(drawn.choice(WORDS) for _ in range(drawn.choice([10, 120, 200])))
+        body = {"model": drawn.choice(["first"] * 4 + ["adapter-1", "adapter-2", "second", "third"]), "prompt": prompt,
+                "max_tokens": drawn.randint(1, 120), "seed": seed, "ignore_eos": True,
                 "temperature": drawn.choice([0, 0.7, 1.0])}
         speculation = drawn.choice([None, "off", {"method": "speculative"}])
         if speculation:
@@ -71,7 +78,7 @@ def text_of(port, body):
 class Soak:
     def __init__(self, port):
         self.port, self.counts, self.failures, self.longest = port, collections.Counter(), [], 0.0
-        self.ended, self.lock = threading.Event(), threading.Lock()
+        self.ended, self.restarts, self.lock = threading.Event(), threading.Event(), threading.Lock()
         self.expected = [(body, text_of(port, body)[1]) for body in cases(1)]
 
     def client(self, number):
@@ -80,12 +87,17 @@ class Soak:
             ("goes away", self.goes_away), ("slow reader", self.slow_reader), ("too large", self.too_large),
             ("malformed", self.malformed), ("half a request", self.half)]
         while not self.ended.is_set():
+            if self.restarts.is_set():
+                time.sleep(0.1)
+                continue
             kind, run = drawn.choice(kinds)
             began = time.monotonic()
             try:
                 wrong = run(drawn)
             except Exception as error:
                 wrong = repr(error)
+            if wrong and self.restarts.is_set():
+                continue
             with self.lock:
                 self.counts[kind] += 1
                 if run in (self.answer, self.stream):
@@ -115,7 +127,7 @@ class Soak:
         return self.stream(drawn, 0.02)
 
     def goes_away(self, drawn):
-        body = json.dumps({**drawn.choice(self.expected)[0], "stream": True, "max_tokens": 300}).encode()
+        body = json.dumps({**drawn.choice(self.expected)[0], "stream": True, "max_tokens": 200}).encode()
         raw(self.port, head("/v1/completions", len(body)) + body, drawn.random() * 0.3, drawn.choice([0, 100]))
 
     def too_large(self, drawn):
@@ -149,7 +161,8 @@ def fairness(port, clients):
     def one():
         start.wait()
         began = time.monotonic()
-        text_of(port, {"prompt": "Once upon a time", "max_tokens": 100, "temperature": 0, "ignore_eos": True})
+        text_of(port, {"model": "first", "prompt": "Once upon a time", "max_tokens": 100, "temperature": 0,
+                       "ignore_eos": True})
         seconds.append(time.monotonic() - began)
     threads = [threading.Thread(target=one) for _ in range(clients)]
     [thread.start() for thread in threads]
@@ -162,52 +175,114 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--model")
-    parser.add_argument("--draft-model")
+    parser.add_argument("--model", default="models/target")
+    parser.add_argument("--draft-model", default="models/drafter")
     options = parser.parse_args()
-    argv = [options.binary, "serve", "--port", "0", "--parallel", str(options.clients), "--queue", str(options.clients)]
-    for name, value in (("--model", options.model), ("--draft-model", options.draft_model)):
-        argv += [name, value] if value else []
-    with tempfile.NamedTemporaryFile("r") as log:
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=open(log.name, "w"), text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(options, pathlib.Path(folder))
         try:
-            return soak(process, options, log)
+            return soak(server, options)
         finally:
-            process.kill()
+            server.process.kill()
 
 
-def soak(process, options, log):
-    port = int(re.search(r":(\d+)\s*$", process.stdout.readline()).group(1))
-    while request(port, "GET", "/health")[0] != 200:
-        time.sleep(0.1)
-    soak = Soak(port)
+class Server:
+    """A server with a model and its adapters, and two further models, of which one is loaded at a time."""
+
+    def __init__(self, options, folder):
+        self.log, models = folder / "log", folder / "models.toml"
+        for seed in (1, 2):
+            make_adapter(pathlib.Path(options.model), folder / f"adapter-{seed}", seed)
+        weights = [(pathlib.Path(path) / "model.safetensors").stat().st_size
+                   for path in (options.model, options.draft_model)]
+        # A model and its cache, its drafter and that one's cache, and one further model.
+        budget = sum(weights) + weights[1] + 4 * CACHE_BYTES
+        cache = f"cache-bytes = {CACHE_BYTES}\ncache-dir = {str(folder / 'cache')!r}\n"
+        further = "".join(f"[[model]]\nname = '{name}'\npath = '{options.draft_model}'\n"
+                          f"drafter = 'prompt-lookup'\nkeep-alive = '2s'\n{cache}"
+                          for name in ("second", "third"))
+        models.write_text(f"memory-budget = {budget}\n[[model]]\nname = 'first'\npath = '{options.model}'\n"
+                          f"draft-model = '{options.draft_model}'\npreload = true\n{cache}"
+                          f"lora = ['adapter-1={folder}/adapter-1', 'adapter-2={folder}/adapter-2']\n{further}")
+        self.argv = [options.binary, "serve", "--port", "0", "--models", str(models),
+                     "--parallel", str(options.clients), "--queue", str(options.clients)]
+        self.start()
+
+    def start(self):
+        """Starts the server, and returns its port once it is ready."""
+        self.process = subprocess.Popen(self.argv, stdout=subprocess.PIPE, stderr=self.log.open("a"), text=True)
+        self.port = int(re.search(r":(\d+)\s*$", self.process.stdout.readline()).group(1))
+        while request(self.port, "GET", "/health")[0] != 200:
+            time.sleep(0.1)
+
+    def metric(self, name):
+        """Returns the sum of a metric over all models."""
+        text = request(self.port, "GET", "/metrics")[1].decode()
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.M))
+
+
+def make_adapter(model, folder, seed):
+    """Writes a LoRA adapter of random weights for a model's queries and values, as PEFT does."""
+    config = json.loads((model / "config.json").read_text())
+    drawn, rank, hidden = random.Random(seed), 4, config["hidden_size"]
+    sizes = {"q_proj": config["num_attention_heads"], "v_proj": config["num_key_value_heads"]}
+    tensors, data = {}, b""
+    for layer in range(config["num_hidden_layers"]):
+        for name, heads in sizes.items():
+            for part, shape in (("A", [rank, hidden]), ("B", [heads * config["head_dim"], rank])):
+                values = [drawn.gauss(0, 0.1) for _ in range(shape[0] * shape[1])]
+                end = len(data) + 4 * len(values)
+                tensors[f"base_model.model.model.layers.{layer}.self_attn.{name}.lora_{part}.weight"] = {
+                    "dtype": "F32", "shape": shape, "data_offsets": [len(data), end]}
+                data += struct.pack(f"<{len(values)}f", *values)
+    header = json.dumps(tensors).encode()
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "target_modules": list(sizes)}))
+
+
+def soak(server, options):
+    soak = Soak(server.port)
     threads = [threading.Thread(target=soak.client, args=(number,)) for number in range(options.clients)]
     [thread.start() for thread in threads]
+    time.sleep(60 * options.minutes / 8)
+    soak.restarts.set()
+    server.process.kill()
+    server.process.wait()
+    server.start()
+    soak.port = server.port
+    repeated = next(body for body, _ in soak.expected if body["model"] == "first" and len(body["prompt"]) > 400)
+    text_of(server.port, {**repeated, "max_tokens": 1})
+    was_read = server.metric("vllm:prefix_cache_hits_total")
+    # What clients waited for is over.
+    time.sleep(1)
+    soak.restarts.clear()
     began, megabytes = time.monotonic(), []
-    while time.monotonic() - began < 60 * options.minutes and process.poll() is None:
+    while time.monotonic() - began < 60 * options.minutes * 7 / 8 and server.process.poll() is None:
         time.sleep(5)
-        megabytes.append(memory(process))
+        megabytes.append(memory(server.process))
     soak.ended.set()
     [thread.join() for thread in threads]
-    if process.poll() is not None:
-        print(f"the server ended with {process.returncode}: {log.read()[-2000:]}")
+    if server.process.poll() is not None:
+        print(f"the server ended with {server.process.returncode}: {server.log.read_text()[-2000:]}")
         return 1
     deadline = time.monotonic() + 30
-    running = True
-    while running and time.monotonic() < deadline:
-        metrics = request(port, "GET", "/metrics")[1].decode()
-        running = not re.search(r"num_requests_running(\{[^}]*\})? 0$", metrics, re.M)
+    while (running := server.metric("vllm:num_requests_running")) and time.monotonic() < deadline:
         time.sleep(0.2)
-    ratio = fairness(port, options.clients)
+    ratio = fairness(server.port, options.clients)
     quarters = [max(megabytes[len(megabytes) * part // 4:len(megabytes) * (part + 1) // 4] or [0]) for part in range(4)]
     print(f"requests: {dict(soak.counts)}, {sum(soak.counts.values())} in all")
     print("largest memory by quarter, MB:", ", ".join(f"{value:.0f}" for value in quarters))
     print(f"longest wait for an answer: {soak.longest:.1f} s; slowest to fastest of equal requests: {ratio:.2f}")
     for failure in soak.failures[:10]:
         print("failure:", failure, file=sys.stderr)
-    panicked = "panicked" in log.read()
-    failed = bool(soak.failures) or panicked or running or soak.longest > LONGEST or quarters[3] > 1.1 * quarters[0]
-    print(f"{len(soak.failures)} failures" + (", a panic" if panicked else "") + (", answers left over" if running else ""))
+    log = server.log.read_text()
+    troubles = [words for words, is_so in (
+        ("a panic", "panicked" in log), ("a broken page", "page" in log), ("answers left over", running),
+        ("no page was found after the kill", not was_read)) if is_so]
+    failed = bool(soak.failures or troubles) or soak.longest > LONGEST or quarters[3] > 1.1 * quarters[0]
+    print(", ".join([f"{len(soak.failures)} failures", *troubles]))
     return int(failed)
 
 

@@ -79,6 +79,9 @@ MODELS = {
 # Models with an MTP head: the checkpoints of `make_mtp.py`.
 HEADS = {"glm4-moe": "glm4moe", "qwen3.5": "qwen35"}
 
+# Gemma 4 and its assistants, which `make_assistant.py` names after their targets.
+GEMMA4 = ("gemma4", "gemma4-assistant")
+
 # A Qwen's names of a head's tensors, and those of the others in the layer after
 # the last.
 QWEN_HEAD = {
@@ -198,6 +201,8 @@ WHOLE = {
     "model.embedding_norm": "token_embd_norm",
     "model.final_layernorm": "output_norm",
     "lm_head": "output",
+    "pre_projection": "nextn.pre_projection",
+    "post_projection": "nextn.post_projection",
     "gpt_neox.embed_in": "token_embd",
     "gpt_neox.final_layer_norm": "output_norm",
     "embed_out": "output",
@@ -218,8 +223,11 @@ class Converter:
     """The conversion of one checkpoint."""
 
     def __init__(self, folder, architecture):
-        self.architecture = architecture
         config = json.loads((folder / "config.json").read_text())
+        self.target_size = config.get("backbone_hidden_size")
+        architecture += "-assistant" if self.target_size else ""
+        self.architecture = architecture
+        config = config.get("text_config", config)
         self.config = {OPTIONS.get(name, name): value for name, value in config.items()}
         self.config.setdefault("intermediate_size", 4 * self.config["hidden_size"])
         if architecture == "olmo":
@@ -229,6 +237,8 @@ class Converter:
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(file, "pt") as stored:
                 for name in stored.keys():
+                    if name.startswith("masked_embedding."):
+                        continue
                     self.tensors[self.after_last(name)] = stored.get_tensor(name)
         config = self.config
         last = f"model.layers.{config['num_hidden_layers']}."
@@ -243,7 +253,7 @@ class Converter:
             self.expanded = [config["qk_nope_head_dim"], config["v_head_dim"]]
         counts = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
         self.experts = next((config[name] for name in counts if name in config), 0)
-        if architecture == "gemma4":
+        if architecture in GEMMA4:
             config["num_experts_per_tok"] = config.get("top_k_experts")
             config["slides"] = [kind == "sliding_attention" for kind in config["layer_types"]]
             listed = config.get("per_layer_config") or {"": {
@@ -364,8 +374,11 @@ class Converter:
         self.write_rope(writer)
         self.write_window(writer)
         self.write_mixture(writer)
-        if self.architecture == "gemma4":
+        if self.architecture in GEMMA4:
             self.write_gemma4(writer)
+        if self.target_size:
+            writer.add_nextn_predict_layers(self.config["num_hidden_layers"])
+            writer.add_uint32(f"{self.architecture}.embedding_length_out", self.target_size)
         self.write_factors(writer)
         self.write_tokenizer(writer)
         for name, tensor in sorted(self.converted()):
@@ -388,12 +401,12 @@ class Converter:
         writer.add_block_count(config["num_hidden_layers"] + self.heads_of_mtp)
         if self.heads_of_mtp:
             writer.add_nextn_predict_layers(self.heads_of_mtp)
-        if self.architecture != "gemma4":
+        if self.architecture not in GEMMA4:
             writer.add_feed_forward_length(config["intermediate_size"])
         writer.add_head_count(self.heads)
         if self.is_hybrid:
             self.mixers.write(writer)
-        elif self.architecture != "gemma4":
+        elif self.architecture not in GEMMA4:
             writer.add_head_count_kv(self.kv_heads)
         if self.architecture in LATENT:
             rank, (keys, values) = config["kv_lora_rank"], self.expanded
@@ -408,7 +421,7 @@ class Converter:
                 writer.add_indexer_head_count(config["index_n_heads"])
                 writer.add_indexer_key_length(config["index_head_dim"])
                 writer.add_indexer_top_k(config["index_topk"])
-        elif config.get("head_dim") and self.architecture != "gemma4":
+        elif config.get("head_dim") and self.architecture not in GEMMA4:
             writer.add_key_length(self.head_dim)
             writer.add_value_length(self.head_dim)
         if self.architecture in LAYER_NORM:

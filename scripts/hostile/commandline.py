@@ -28,7 +28,7 @@ def options():
         "--method": ["", "x", "Pearl "],
         "--drafter": ["", "x"],
         "--dtype": ["x", "q9_k", "", "q4_k_m_l"],
-        "--kv-type": ["x", "q4", ""],
+        "--kv-type": ["x", "q5", ""],
         "--cache-bytes": ["x", "-1", "1Q", HUGE],
         "--placement": ["x", "target=", "target=cpu:", "target=cpu:9999", "target=gpu:0", "target=gpu:0:0/cpu:0", "target=gpu:0/", "=cpu:0", "target=cpu:0-",
                         "target=cpu:1-0", "drafter=cpu:0", "target=cpu:0,target=cpu:1", "target=cpu:0/"],

@@ -3,9 +3,7 @@
 use crate::arguments::DevicesArguments;
 use crate::bench::{self, Quartiles};
 use crate::progress::{self, Task, Unit};
-use forerun::checkpoint::Checkpoint;
-#[cfg(feature = "gpu")]
-use forerun::checkpoint::ModelTypes;
+use forerun::checkpoint::{Checkpoint, ModelTypes};
 use forerun::cpu::measure::BandwidthProbe;
 use forerun::cpu::{Forward, Isa, ModelProbe, Transformer, Weights};
 #[cfg(feature = "gpu")]
@@ -41,10 +39,7 @@ fn costs_on_cores(
     arguments: &DevicesArguments,
 ) -> anyhow::Result<ExitCode> {
     Isa::from_environment()?;
-    let weights = match arguments.dtype {
-        Some(types) => Weights::load_as(checkpoint, types)?,
-        None => Weights::load(checkpoint)?,
-    };
+    let weights = Weights::load_as(checkpoint, model_types(arguments))?;
     let most_rows = most_rows(weights.architecture().context_length, arguments)?;
     let types = weights.weight_types();
     let types: Vec<String> = types.iter().map(|(weight_type, _)| weight_type.to_string()).collect();
@@ -73,6 +68,10 @@ fn costs_on_cores(
     Ok(ExitCode::SUCCESS)
 }
 
+fn model_types(arguments: &DevicesArguments) -> ModelTypes {
+    ModelTypes { weights: arguments.dtype, cache: arguments.kv_type }
+}
+
 #[cfg(feature = "gpu")]
 fn costs_on_gpu(
     gpu: usize,
@@ -82,8 +81,7 @@ fn costs_on_gpu(
 ) -> anyhow::Result<ExitCode> {
     let device = GpuRules::from_environment().open(gpu)?;
     let bandwidth = device.measure_bandwidth()?;
-    let types = arguments.dtype.map_or_else(ModelTypes::default, ModelTypes::from);
-    let loaded = GpuModel::load(&device, checkpoint, types)?;
+    let loaded = GpuModel::load(&device, checkpoint, model_types(arguments))?;
     let most_rows = most_rows(loaded.architecture().context_length, arguments)?;
     let weights = Arc::clone(loaded.weights());
     let mut probe = ModelProbe::new(loaded, arguments.past, most_rows);

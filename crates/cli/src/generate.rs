@@ -10,7 +10,6 @@ use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::checkpoint::{EmbeddedModel, SuggestedSampling};
 use forerun::cpu::Isa;
-use forerun::method::DraftLength;
 use forerun::text::{GrammarKind, Tokenizer};
 use forerun::trace::Trace;
 use forerun::{
@@ -246,27 +245,11 @@ fn compared_with_plain(
     )))
 }
 
-/// The fewest passes of an answer of which most had no draft if drafting paused.
-const FEWEST_PASSES: u64 = 16;
-
-/// Summarises an answer in one line. Says why, if drafting paused most of the time.
-pub(crate) fn summary(engine: &Engine, answer: &Answer) -> String {
-    let statistics = &answer.statistics;
-    let plan = engine.plan();
-    // Plain decoding has no drafters. Other drafters may have found nothing, or failed.
-    let may_pause = !statistics.draft_tokens_by_drafter.is_empty()
-        && plan.drafter().has_model()
-        && plan.length() == DraftLength::Auto
-        && statistics.failures.is_empty();
-    let passes = statistics.target_forwards;
-    let reasons = answer.trace.reasons();
-    for reason in &reasons {
+/// Says why drafts were made or not, if the user wants details.
+pub(crate) fn detail_reasons(answer: &Answer) {
+    for reason in answer.trace.reasons() {
         detail(format_args!("{} steps: {}", reason.steps, reason.words));
     }
-    let has_paused = may_pause && passes >= FEWEST_PASSES && statistics.drafts * 2 < passes;
-    let pause = reasons.iter().find(|reason| has_paused && !reason.drafts);
-    let paused = pause.map(|pause| format!(" | drafting paused: {}", pause.words));
-    answer.summary() + &paused.unwrap_or_default()
 }
 
 /// Maximum number of tokens to generate.
@@ -594,7 +577,8 @@ fn report(
             true => format!("{}, {drafters}", plan.method()),
             false => "plain decoding".to_owned(),
         };
-        note(format_args!("{decoding}: {}", summary(engine, answer)));
+        detail_reasons(answer);
+        note(format_args!("{decoding}: {}", answer.summary()));
     }
     Ok(())
 }

@@ -402,7 +402,7 @@ impl Team {
         };
         let waited = self.lead(&pieces, members, Attendance::Optional);
         let alone = if lent > 0 { &mut leader.without_lent } else { &mut leader.solo };
-        alone.after_run(waited);
+        alone.after_run(members - 1, waited);
     }
 
     /// Returns how many members on cores of other teams should take part in a run with `count`

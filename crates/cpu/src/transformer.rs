@@ -18,12 +18,14 @@ use crate::cpu_pages::CpuPages;
 use crate::kernels::{Activations, NormWeights, add_scaled, divide, linear, norm_rows, soft_cap};
 use crate::team::{SubTeams, Team};
 use crate::tensor_parallel::Members;
-use crate::weights::Weights;
+use crate::weights::{PackedNorm, Weights};
 use attention_block::{AttentionBlock, AttentionInput, Group};
 use block_convs::BlockConvs;
 use forerun_formats::{Architecture, FeatureSource, Input};
 use forerun_lm::LayerOrder;
-use forerun_model::{CacheOverflow, Cancelled, Forward, ForwardRest, Pass, PassError, PassOutput};
+use forerun_model::{
+    CacheOverflow, Cancelled, Forward, ForwardRest, Pass, PassError, PassOutput, RowFeature,
+};
 use inputs::Inputs;
 use mlp_block::{MlpBlock, Workers};
 use own_inputs::OwnInputs;
@@ -135,10 +137,11 @@ impl Forward for Transformer {
         pass: &Pass<'_>,
         storage: &mut CpuPages,
     ) -> Result<PassOutput<'_>, PassError> {
-        match is_of_context(self.weights.architecture(), pass) {
+        match pass.is_context() {
             true => self.run_context(pass, storage)?,
             false => {
-                self.run_layers(pass, None, 0..self.weights.n_layers(), storage)?;
+                let first = self.weights.architecture().key_layers();
+                self.run_layers(pass, None, first..self.weights.n_layers(), storage)?;
                 self.finish(pass, storage);
             }
         }
@@ -228,8 +231,8 @@ impl Transformer {
         }
     }
 
-    /// Computes the keys and values that all layers have of the tokens before a block, from the
-    /// target's features.
+    /// Computes the keys and values that layers have of the tokens before a block, from the target's
+    /// features: all layers from one projection of them, or each from its part.
     ///
     /// # Errors
     /// [`Cancelled`] once all sequences are cancelled, which is checked before each layer.
@@ -245,10 +248,23 @@ impl Transformer {
         if scratch.blocks.is_empty() {
             scratch.blocks.push(AttentionBlock::default());
         }
-        for layer in 0..weights.n_layers() {
+        let input = weights.architecture().input;
+        let layers = match input {
+            Input::TargetKeys { .. } => weights.architecture().key_layers(),
+            _ => weights.n_layers(),
+        };
+        for layer in 0..layers {
             if pass.is_cancelled() {
                 return Err(Cancelled);
             }
+            let of_layer = weights.layer(layer);
+            let norm_before = match input {
+                Input::TargetKeys { width } => {
+                    copy_part(pass, layer * width..(layer + 1) * width, &mut scratch.hidden);
+                    &of_layer.attention_norm
+                }
+                _ => &PackedNorm::None,
+            };
             let input = AttentionInput {
                 ropes: &weights.ropes,
                 norm,
@@ -260,7 +276,7 @@ impl Transformer {
             };
             let block = &mut scratch.blocks[0];
             let cached = &mut storage.layers_mut(layer..layer + 1)[0];
-            block.store_context(team, &input, weights.layer(layer), cached);
+            block.store_context(team, &input, (of_layer, norm_before), cached);
             let of_layer = block.overflows.iter();
             let of_layer = of_layer.map(|&(row, part)| CacheOverflow { row, layer, part });
             scratch.overflows.extend(of_layer);
@@ -366,7 +382,7 @@ impl Transformer {
             let outputs = sequence.held()..=sequence.tree.len();
             assert!(outputs.contains(&sequence.first_output), "output rows must be new rows");
             if earlier.is_none() {
-                inputs.add(weights, team.isa(), sequence, hidden);
+                inputs.add(weights, team, sequence, hidden);
             }
             rows.add(weights, adapters, sequence);
         }
@@ -515,8 +531,12 @@ impl Transformer {
     }
 }
 
-/// Returns whether a pass only adds the context of blocks: its rows have features.
-fn is_of_context(architecture: &Architecture, pass: &Pass<'_>) -> bool {
-    let has_features = pass.sequences.iter().any(|sequence| !sequence.features.is_empty());
-    matches!(architecture.input, Input::Block { .. }) && has_features
+/// Copies a part of the features of all rows of a context: `[rows, part]`.
+fn copy_part(pass: &Pass<'_>, part: Range<usize>, hidden: &mut Vec<f32>) {
+    hidden.clear();
+    for feature in pass.sequences.iter().flat_map(|sequence| sequence.features) {
+        if let RowFeature::Context(values) = feature {
+            hidden.extend_from_slice(&values[part.clone()]);
+        }
+    }
 }

@@ -37,8 +37,8 @@ pub(crate) const TYPES: [WeightType; 8] = [
     WeightType::Quantized(BlockType::MXFP4),
 ];
 
-pub(crate) const CACHES: [Option<CacheType>; 4] =
-    [None, Some(CacheType::F16), Some(CacheType::Q8), Some(CacheType::Bf16)];
+pub(crate) const CACHES: [Option<CacheType>; 5] =
+    [None, Some(CacheType::F16), Some(CacheType::Q8), Some(CacheType::Bf16), Some(CacheType::Q4)];
 
 pub(crate) fn configs() -> Vec<Config> {
     let single_key = Config { num_key_value_heads: 1, ..example_config() };

@@ -77,13 +77,14 @@ impl Statistics {
     }
 
     /// Returns the mean number of accepted tokens (MAT, τ): committed tokens per target forward. It
-    /// counts the target's own token, so plain decoding has 1.
+    /// counts the target's own token, so plain decoding has 1. 0 if nothing was committed.
     #[must_use]
     pub fn mean_accepted_tokens(&self) -> f64 {
         ratio(self.committed, self.target_forwards)
     }
 
-    /// Returns the number of accepted draft tokens divided by that of tested ones.
+    /// Returns the number of accepted draft tokens divided by that of tested ones; 0 if none were
+    /// tested.
     #[must_use]
     pub fn acceptance_rate(&self) -> f64 {
         ratio(self.accepted.iter().sum(), self.tested.iter().sum())

@@ -100,6 +100,8 @@ impl<'a> DraftContext<'a> {
 
 /// Proposes candidates for the tokens after a sequence.
 ///
+/// `forerun::draft` has what one needs, and `forerun::DrafterKind::own` makes it an option.
+///
 /// ```rust
 /// use forerun_core::{Draft, DraftShape, Proposal, Sampling, SequenceId, TargetFeedback, TokenTree};
 /// use forerun_draft::{DraftContext, Drafter};
@@ -137,10 +139,13 @@ impl<'a> DraftContext<'a> {
 /// # Ok::<(), ModelError>(())
 /// ```
 pub trait Drafter {
-    /// Drafts in the requested shape. Fewer candidates, or none, are always a valid draft.
+    /// Drafts in the requested shape. Fewer candidates, or none, are always a valid draft. Deeper
+    /// drafts are not cut: they are verified, too, and the answer fails if they reach beyond the
+    /// target's context.
     ///
     /// # Errors
-    /// If the drafter's model fails, or the job was cancelled.
+    /// If the drafter's model fails, or the job was cancelled. A draft with a token outside the
+    /// target's vocabulary is a failure, too. After one, the target goes on alone.
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError>;
 
     /// Drafts for several sequences, and calls `done` with the index and the draft of each as soon

@@ -1,6 +1,7 @@
 //! Streams text from a target and a drafter:
 //! `cargo run -p forerun --example embed -- TARGET_DIR DRAFTER_DIR`.
 use forerun::{Engine, ModelSource, Options, RandomPair, Request};
+use std::io::Write;
 use std::ops::ControlFlow;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let request = Request { max_tokens: 64, ..Request::default() };
     let answer = engine.generate("Once upon a time", &request, |text| {
         print!("{text}");
-        ControlFlow::Continue(())
+        std::io::stdout().flush().map_or(ControlFlow::Break(()), ControlFlow::Continue)
     })?;
     println!("\n{}", answer.summary());
     Ok(())

@@ -133,7 +133,7 @@ impl Answer {
     /// Summarises the answer in one line: speed; mean accepted tokens (MAT) and acceptance by draft
     /// position, if there were drafts; the draft tokens of each drafter, if there are several; the
     /// share of the time in which drafter and target worked together, if there is one; the passes of
-    /// paced devices; failures.
+    /// paced devices; why drafting paused, if it did in most steps; failures.
     #[must_use]
     pub fn summary(&self) -> String {
         let statistics = &self.statistics;
@@ -165,12 +165,24 @@ impl Answer {
             line += &format!(" | drafter and target together {together} % of the time");
         }
         line.extend(self.paced.iter().map(|paced| format!(" | {paced}")));
+        let reasons = self.trace.reasons();
+        let steps: u64 = reasons.iter().map(|reason| reason.steps).sum();
+        let pauses = || reasons.iter().filter(|reason| !reason.drafts);
+        let paused: u64 = pauses().map(|reason| reason.steps).sum();
+        let says_why =
+            steps >= FEWEST_STEPS && paused * 2 > steps && statistics.failures.is_empty();
+        if let Some(reason) = pauses().next().filter(|_| says_why) {
+            line += &format!(" | drafting paused in {paused} of {steps} steps: {}", reason.words);
+        }
         for failure in &statistics.failures {
             line += &format!(" | {failure}; decoding continued without it");
         }
         line
     }
 }
+
+/// The fewest steps of an answer that says why drafting paused.
+const FEWEST_STEPS: u64 = 16;
 
 /// Returns the tokens per second of `tokens` tokens that took `total_ns` nanoseconds.
 #[must_use]

@@ -23,8 +23,12 @@ use std::ops::ControlFlow;
 /// When the model's context is full, the oldest turns are left out, whole turns at a time. The
 /// system message stays.
 ///
+/// Answers are text. For events, pass [`Engine::chat_request`] and [`Engine::encode_chat`] to
+/// [`Engine::stream_tokens`].
+///
 /// ```
 /// use forerun::{Engine, RandomPair, Request};
+/// use std::io::Write;
 /// use std::ops::ControlFlow;
 ///
 /// let pair = RandomPair::make()?;
@@ -35,7 +39,7 @@ use std::ops::ControlFlow;
 /// for message in ["What is a bonus token?", "And what is MAT?"] {
 ///     let reply = chat.send(message, &request, |text| {
 ///         print!("{text}");
-///         ControlFlow::Continue(())
+///         std::io::stdout().flush().map_or(ControlFlow::Break(()), ControlFlow::Continue)
 ///     })?;
 ///     println!("\n{}", reply.answer.summary());
 /// }

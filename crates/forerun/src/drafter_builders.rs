@@ -158,6 +158,7 @@ pub(crate) fn speculator(
                     let heads = heads.map(|heads| BlockHeadWeights::load(heads, speculator, types));
                     blocks(weights, block, heads.transpose()?.map(Arc::new))
                 }
+                (SpeculatorKind::Assistant, None) => on_target_keys(weights),
                 (kind, None) => layers_on_features(weights, kind == SpeculatorKind::PEagle),
             }
         }
@@ -242,6 +243,13 @@ fn layers_on_features(weights: PlacedWeights, repeats: bool) -> DrafterParts {
             None => Box::new(EagleDrafter::new(model)),
             Some(masks) => Box::new(ParallelEagleDrafter::new(model, masks)),
         })
+    })
+}
+
+/// Layers that attend to the target's keys and values.
+fn on_target_keys(weights: PlacedWeights) -> DrafterParts {
+    DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
+        Ok(Box::new(EagleDrafter::new(site.on_target_keys(&weights)?)))
     })
 }
 

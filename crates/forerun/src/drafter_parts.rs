@@ -12,7 +12,7 @@ use forerun_decode::DraftPattern;
 use forerun_draft::Drafter;
 use forerun_formats::{Checkpoint, SpeculatorKind};
 use forerun_lm::{FeatureModel, LayeredModel};
-use forerun_model::{BlockModel, CachedTransformer, EagleModel, Forward};
+use forerun_model::{BlockModel, CachedTransformer, EagleModel, Forward, TargetKeysModel};
 use forerun_runtime::{Engine, PassTimes, SharedDevice, TimedModel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -122,6 +122,28 @@ impl Site<'_> {
             PlacedWeights::Gpu(weights) => {
                 let (model, bytes) = self.on_gpu(weights);
                 Box::new(self.timed(BlockModel::new(model).with_cache_bytes(bytes)))
+            }
+        })
+    }
+
+    /// Returns a drafter on the target's keys and values, with caches of its own.
+    ///
+    /// # Errors
+    /// As [`Self::eagle`].
+    pub(crate) fn on_target_keys(
+        &self,
+        weights: &PlacedWeights,
+    ) -> Result<Box<dyn FeatureModel>, String> {
+        Ok(match weights {
+            PlacedWeights::Cores(weights) => {
+                let layers = Transformer::new(Arc::clone(weights), self.team()?);
+                let model = TargetKeysModel::new(layers).with_cache_bytes(self.cache_bytes);
+                Box::new(self.timed(model))
+            }
+            #[cfg(feature = "gpu")]
+            PlacedWeights::Gpu(weights) => {
+                let (model, bytes) = self.on_gpu(weights);
+                Box::new(self.timed(TargetKeysModel::new(model).with_cache_bytes(bytes)))
             }
         })
     }

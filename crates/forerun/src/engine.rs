@@ -35,6 +35,7 @@ pub use forerun_runtime::Canceller;
 ///
 /// ```
 /// use forerun::{Engine, Options, RandomPair, Request, SamplingOptions};
+/// use std::io::Write;
 /// use std::ops::ControlFlow;
 ///
 /// // A pair of tiny random models. Name your own checkpoints instead.
@@ -51,7 +52,7 @@ pub use forerun_runtime::Canceller;
 /// };
 /// let answer = engine.generate("Once upon a time", &request, |text| {
 ///     print!("{text}");
-///     ControlFlow::Continue(())
+///     std::io::stdout().flush().map_or(ControlFlow::Break(()), ControlFlow::Continue)
 /// })?;
 /// println!("\n{}", answer.summary());
 /// # fn check_shareable(_: &(impl Send + Sync)) {}

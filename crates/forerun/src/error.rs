@@ -46,6 +46,16 @@ pub enum ForerunError {
         #[source]
         cause: std::io::Error,
     },
+    /// A path that does not exist, or a hub id, in a build without the feature `hub`.
+    #[cfg(not(feature = "hub"))]
+    #[error(
+        "{}: no such file or directory; if it is a hub id: this build has no hub, enable the feature `hub`",
+        path.display()
+    )]
+    NoHub {
+        /// The path or id.
+        path: PathBuf,
+    },
     /// A GPU in a build without the feature `gpu`.
     #[cfg(not(feature = "gpu"))]
     #[error("gpu:{gpu} needs a build with GPU support: build with `--features gpu`")]

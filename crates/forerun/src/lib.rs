@@ -28,7 +28,8 @@
 //!
 //! # Names
 //! This page has what [`Options`], [`Request`], [`Answer`] and [`Chat`] need. The modules have the
-//! rest by subject, such as [`draft`] for drafters of your own.
+//! rest by subject, such as [`draft`] for drafters of your own. Examples that name `forerun_core` or
+//! another crate of the engine work with these names, too.
 //!
 //! # Layers
 //! This crate opens engines and answers requests. It may use every crate of the engine, and none of
@@ -119,7 +120,9 @@ pub mod cpu {
 pub mod draft {
     pub use crate::easyspec::EasySpec;
     pub use crate::registry::DrafterEntry;
-    pub use forerun_core::{Draft, DraftShape, Randomness, SequenceId, TargetFeedback, TokenTree};
+    pub use forerun_core::{
+        Draft, DraftShape, Proposal, Randomness, SequenceId, TargetFeedback, TokenTree,
+    };
     pub use forerun_draft::{
         DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
     };

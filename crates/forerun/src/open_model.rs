@@ -2,7 +2,7 @@
 
 use crate::error::ForerunError;
 use crate::model_source::ModelSource;
-use forerun_formats::{Checkpoint, EmbeddedModel};
+use forerun_formats::{Checkpoint, EmbeddedModel, LoadError};
 use forerun_text::Tokenizer;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,24 +22,21 @@ pub(crate) fn open_embedded(model: &EmbeddedModel) -> Result<OpenModel, ForerunE
 }
 
 /// Opens the checkpoint at `path`, which the user named as `model`.
-#[cfg_attr(
-    not(feature = "hub"),
-    expect(unused_variables, reason = "without the hub, every model is a path")
-)]
 pub(crate) fn open_located(path: &Path, model: &ModelSource) -> Result<OpenModel, ForerunError> {
-    let opened = open_files(path);
-    #[cfg(feature = "hub")]
-    let opened = opened.map_err(|error| match model {
-        ModelSource::Hub(_) => in_cache(error),
-        ModelSource::Path(_) | ModelSource::Embedded(_) => error,
-    });
-    opened
+    open_files(path).map_err(|error| match (model, error) {
+        #[cfg(feature = "hub")]
+        (ModelSource::Hub(_), error) => in_cache(error),
+        #[cfg(not(feature = "hub"))]
+        (ModelSource::Path(_), ForerunError::Load(LoadError::NotFound { path })) => {
+            ForerunError::NoHub { path }
+        }
+        (_, error) => error,
+    })
 }
 
 /// Adds advice to an error about a malformed file in the hub's cache.
 #[cfg(feature = "hub")]
 fn in_cache(cause: ForerunError) -> ForerunError {
-    use forerun_formats::LoadError;
     use forerun_text::TokenizerError;
 
     let file = match &cause {

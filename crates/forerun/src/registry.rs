@@ -122,6 +122,15 @@ static DRAFTERS: &[DrafterEntry] = &[
         source: Source::Target,
     },
     DrafterEntry {
+        name: "assistant",
+        help: "Layers that attend to the target's keys and values (the assistants of Gemma 4)",
+        traits: DrafterTraits::ON_PREDICTED_FEATURES,
+        source: Source::Speculator {
+            reads: |layout| matches!(layout, SpeculatorKind::Assistant),
+            build_model: None,
+        },
+    },
+    DrafterEntry {
         name: "parallel",
         help: "All draft tokens in one forward pass (ParallelSpec, PARD, PARD-2, P-EAGLE)",
         // Some of its layouts read features.
@@ -244,6 +253,8 @@ impl DrafterKind {
     /// The layer of the target's own checkpoint that predicts a further token (MTP, arXiv
     /// 2412.19437).
     pub const Mtp: Self = Self::named("mtp");
+    /// Layers that attend to the target's keys and values (Gemma 4's assistants).
+    pub const Assistant: Self = Self::named("assistant");
     /// A drafter that predicts all positions in one forward pass (both integrations of
     /// ParallelSpec, arXiv 2410.05589; PARD, arXiv 2504.18583; PARD-2, arXiv 2605.08632).
     pub const Parallel: Self = Self::named("parallel");
@@ -251,8 +262,7 @@ impl DrafterKind {
 
 impl DrafterKind {
     /// Returns the kind of a drafter of your own that needs no model, drafts chains, and needs
-    /// nothing of its method. It must have a name of its own. Each engine calls `make` once for
-    /// each role that the drafter has.
+    /// nothing of its method. Each engine calls `make` once for each role that the drafter has.
     ///
     /// The kind and what `make` holds stay in memory until the program ends, so make each kind
     /// once. [`DrafterKind::new`] takes an entry with other traits.
@@ -284,6 +294,9 @@ impl DrafterKind {
     /// println!("{}", answer.summary());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Panics
+    /// As [`DrafterKind::new`].
     #[must_use]
     pub fn own(
         name: &'static str,
@@ -291,12 +304,19 @@ impl DrafterKind {
     ) -> Self {
         let entry =
             DrafterEntry::on_tokens(name, "A drafter of your own", Box::leak(Box::new(make)));
-        Self(Box::leak(Box::new(entry)))
+        Self::new(Box::leak(Box::new(entry)))
     }
 
-    /// Returns the kind of an entry of your own, which must have a name of its own.
+    /// Returns the kind of an entry of your own.
+    ///
+    /// # Panics
+    /// If a drafter of the registry has its name.
     #[must_use]
     pub const fn new(entry: &'static DrafterEntry) -> Self {
+        assert!(
+            find(entry.name).is_none(),
+            "a drafter of the registry has this name: choose another"
+        );
         Self(entry)
     }
 
@@ -307,14 +327,7 @@ impl DrafterKind {
 
     /// Returns the drafter with this name, which must be in the registry.
     const fn named(name: &str) -> Self {
-        let mut index = 0;
-        while index < DRAFTERS.len() {
-            if is_same(DRAFTERS[index].name, name) {
-                return Self(&DRAFTERS[index]);
-            }
-            index += 1;
-        }
-        panic!("the registry has no drafter of this name")
+        Self(find(name).expect("the registry has a drafter of this name"))
     }
 
     /// Returns its name in options.
@@ -425,6 +438,18 @@ pub(crate) fn is_model(found: Option<SpeculatorKind>) -> bool {
     found.is_none_or(SpeculatorKind::is_model)
 }
 
+/// Returns the entry of the registry with this name, in constants.
+const fn find(name: &str) -> Option<&'static DrafterEntry> {
+    let mut index = 0;
+    while index < DRAFTERS.len() {
+        if is_same(DRAFTERS[index].name, name) {
+            return Some(&DRAFTERS[index]);
+        }
+        index += 1;
+    }
+    None
+}
+
 /// Compares names in constants.
 pub(crate) const fn is_same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
@@ -469,6 +494,12 @@ mod tests {
     use super::*;
 
     #[test]
+    #[should_panic(expected = "a drafter of the registry has this name")]
+    fn drafters_of_ones_own_take_no_name_of_the_registry() {
+        let _ = DrafterKind::own("suffix", || Box::new(PromptLookup));
+    }
+
+    #[test]
     fn every_layout_has_one_drafter() {
         use SpeculatorKind as L;
         let layouts = [
@@ -480,6 +511,7 @@ mod tests {
             (L::DFlash2, "dflash2"),
             (L::DSpark, "dspark"),
             (L::Mtp, "mtp"),
+            (L::Assistant, "assistant"),
             (L::ParallelMedusa, "parallel"),
             (L::ParallelEagle, "parallel"),
             (L::PEagle, "parallel"),
@@ -495,6 +527,7 @@ mod tests {
                 L::DFlash
                 | L::DFlash2
                 | L::DSpark
+                | L::Assistant
                 | L::ParallelMedusa
                 | L::ParallelEagle
                 | L::PEagle

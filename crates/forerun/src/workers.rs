@@ -149,7 +149,9 @@ impl WorkerModels {
             _ => DrafterDevice::Team(team),
         };
         let Loaded { vocab_size, drafters, grammars, .. } = &*self.loaded;
-        let mut engine = Engine::new().with_constraint_compiler(Arc::clone(grammars) as _);
+        let grammars = Arc::clone(grammars) as _;
+        let mut engine =
+            Engine::new().with_constraint_compiler(grammars).with_vocab_size(*vocab_size);
         for &role in &self.roles {
             let index = match role {
                 Role::Target(index) => {

@@ -56,7 +56,7 @@ fn later_engines_find_the_pages_of_every_family_and_type() {
     let models =
         models.filter(|config| config.pooling.is_none() && config.max_position_embeddings > 256);
     let models = models.map(|config| (config, CacheType::F32));
-    let types = [CacheType::F16, CacheType::Bf16, CacheType::Q8];
+    let types = [CacheType::F16, CacheType::Bf16, CacheType::Q8, CacheType::Q4];
     let types = types.map(|cache_type| (example_config(), cache_type));
     // All share a folder.
     let folder = tempdir().unwrap();

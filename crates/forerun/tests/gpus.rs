@@ -19,7 +19,7 @@ use forerun_formats::checkpoint::random::{example_config, example_families, writ
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_formats::{BlockType, Config, Family};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Returns whether there is a GPU, and says which one is used.
 fn has_gpu() -> bool {
@@ -350,7 +350,7 @@ fn drafters_on_features_read_those_of_a_gpu() {
         _ => None,
     };
     let on_device = |target: &str| {
-        let answer = |drafter: Option<DrafterKind>, model: Option<std::path::PathBuf>| {
+        let answer = |drafter: Option<DrafterKind>, model: Option<PathBuf>| {
             let on_gpu = match drafter.is_some() {
                 true => format!("drafter=cpu:0,target={target}"),
                 false => format!("target={}", target.trim_end_matches(",shared")),
@@ -400,6 +400,7 @@ fn drafting(layout: &SpeculatorLayout) -> (DrafterKind, [bool; 3]) {
         }
         L::DFlash | L::JetSpec => (DrafterKind::DFlash, [false, true, false]),
         L::DFlash2 => (DrafterKind::DFlash2, [false, true, false]),
+        L::Assistant => (DrafterKind::Assistant, [true, true, false]),
         L::DSpark(_) => (DrafterKind::DSpark, [false, true, false]),
         L::ParallelMedusa | L::ReducedParallelMedusa => {
             (DrafterKind::Parallel, [false, true, true])
@@ -423,6 +424,7 @@ fn is_tested(layout: &SpeculatorLayout) -> bool {
         L::ParallelMedusa,
         L::DFlash2,
         L::Pard2,
+        L::Assistant,
     ];
     usual.contains(layout) || is_complete()
 }
@@ -435,6 +437,17 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
         return;
     }
     let (pair, speculators) = Pair::with_speculators();
+    let accepted = accepted_on_any_devices(&pair, &speculators);
+    println!("{accepted} draft tokens are accepted");
+    assert!(accepted > 200, "{accepted} draft tokens are accepted");
+    let families = example_families();
+    let gemma4 = families.iter().find(|config| config.family == Family::Gemma4).unwrap();
+    let (pair, assistant) = Pair::with_assistant(gemma4);
+    accepted_on_any_devices(&pair, &assistant);
+}
+
+/// Checks the answers with each drafter, and returns the number of accepted draft tokens.
+fn accepted_on_any_devices(pair: &Pair, speculators: &[(SpeculatorLayout, PathBuf)]) -> u64 {
     let mut loader = Loader::new().with_software_gpus().sharing_weights();
     let mut accepted = 0;
     for (target, drafters) in [
@@ -515,8 +528,7 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
             }
         }
     }
-    println!("{accepted} draft tokens are accepted");
-    assert!(accepted > 200, "{accepted} draft tokens are accepted");
+    accepted
 }
 
 /// Returns the error of a drafter on a GPU for a target on cores.

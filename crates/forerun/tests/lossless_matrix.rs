@@ -429,6 +429,25 @@ fn targets_with_an_mtp_head_give_their_tokens() {
     }
 }
 
+/// The drafter attends to the target's keys and values, with and without inputs of each layer,
+/// shared keys and experts.
+#[test]
+fn targets_with_an_assistant_give_their_tokens() {
+    let configs = example_families();
+    let configs: Vec<&Config> =
+        configs.iter().filter(|config| config.family == Family::Gemma4).collect();
+    assert_eq!(configs.len(), 3);
+    for config in configs {
+        let (pair, assistant) = Pair::with_assistant(config);
+        // One prompt has too few rejections for every position.
+        let cells = speculator_cells(&assistant)
+            .into_iter()
+            .map(|cell| Cell { must_reject: 0, ..cell })
+            .collect();
+        run_cases(&pair, &cases(&pair, 1), cells, |_| 6, |_, _| None);
+    }
+}
+
 /// The target is a GGUF file with several block types, also within a projection.
 #[test]
 fn a_target_of_mixed_block_types_gives_its_tokens() {
@@ -444,8 +463,10 @@ fn a_target_of_mixed_block_types_gives_its_tokens() {
 #[test]
 fn all_options_give_the_tokens_of_a_target_with_a_quantised_cache() {
     let mut pair = Pair::of_granite();
-    pair.cache_type = Some(CacheType::Q8);
-    run_sample_of_matrix(&pair, cells());
+    for cache_type in [CacheType::Q8, CacheType::Q4] {
+        pair.cache_type = Some(cache_type);
+        run_sample_of_matrix(&pair, cells());
+    }
 }
 
 #[test]
@@ -536,6 +557,40 @@ fn a_drafter_of_ones_own_gives_the_tokens_of_the_target() {
     let methods = |method| cells.iter().filter(|cell| cell.method == method).count();
     assert!([Method::Speculative, Method::Pearl, Method::Dsi].into_iter().all(|m| methods(m) > 1));
     run_sample_of_matrix(&Pair::generated(), cells);
+}
+
+/// A drafter of one's own that proposes a token which the target does not have.
+struct Unknown;
+
+impl Drafter for Unknown {
+    fn draft(&mut self, _context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        Ok(Draft::deterministic(TokenTree::chain(&[9_999_999])))
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+#[test]
+fn after_a_draft_outside_the_vocabulary_the_target_goes_on_alone() {
+    let (pair, drafter) = (Pair::generated(), DrafterKind::own("unknown", || Box::new(Unknown)));
+    let answer = |method: Method| {
+        let options = Options {
+            method: Some(method.into()),
+            drafter: Some(drafter.into()),
+            draft_tokens: DraftTokens::Fixed(2),
+            ..Options::new(&*pair.target)
+        };
+        let request = Request { max_tokens: 12, ignore_eos: true, ..Request::default() };
+        Engine::open(options).unwrap().complete(&pair.prompts[0], &request).unwrap()
+    };
+    let plain = answer(Method::Autoregressive);
+    for method in Method::all().filter(|method| method.drafts()) {
+        let Answer { tokens, statistics, .. } = answer(method);
+        assert_eq!(tokens, plain.tokens, "{method}");
+        let [failure] = &statistics.failures[..] else { panic!("{method}: {statistics:?}") };
+        assert!(failure.starts_with("drafter 0 failed: "), "{method}: {failure}");
+        assert!(failure.contains("token 9999999 is not in"), "{method}: {failure}");
+    }
 }
 
 /// A method of one's own: it drafts for every second token of the target.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod adapters;
+mod assistant;
 mod cache_dir;
 mod cache_range;
 mod caches;

@@ -17,8 +17,9 @@ use forerun_core::{
     ClusterError, Completion, Job, JobError, Key, KeyedRandomness, Purpose, Role, Sampling,
     ScoreJob, SequenceId, Ticket, TokenTree,
 };
-use forerun_formats::MarkovKind;
+use forerun_formats::checkpoint::random::example_families;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
+use forerun_formats::{Family, MarkovKind};
 use forerun_wire::{Command, Connection, WorkerEnd};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -353,12 +354,23 @@ fn cases(pair: &Pair) -> Vec<(&str, Request)> {
 #[test]
 fn answers_are_those_of_local_workers_alone_and_at_the_same_time() {
     let (pair, speculators) = Pair::with_speculators();
+    let families = example_families();
+    let gemma4 = families.iter().find(|config| config.family == Family::Gemma4).unwrap();
+    let (with_assistant, [(_, assistant)]) = Pair::with_assistant(gemma4);
+    let of_assistant = ["none", "top:3x3"].map(|tree| {
+        let (draft_model, drafter) =
+            (Some(assistant.clone().into()), Some(DrafterKind::Assistant.into()));
+        let options = speculative(&with_assistant, 3, tree);
+        let plan = Plan::new(Options { draft_model, drafter, ..options });
+        (plan.unwrap(), &with_assistant)
+    });
+    let plans = plans(&pair, &speculators).into_iter().map(|plan| (plan, &pair));
     let (mut jobs, mut missed, mut released) = (0, 0, 0);
-    for plan in plans(&pair, &speculators) {
+    for (plan, pair) in plans.chain(of_assistant) {
         let name = format!("{} {} {:?}", plan.method(), plan.drafter(), plan.shape());
         let local = Engine::open_plan(&plan).unwrap();
         let (remote, log) = open_remote(&plan, &Conditions::default());
-        let cases = cases(&pair);
+        let cases = cases(pair);
         let expected: Vec<Content> =
             cases.iter().map(|(prompt, request)| complete(&local, prompt, request)).collect();
         for ((prompt, request), expected) in cases.iter().zip(&expected) {

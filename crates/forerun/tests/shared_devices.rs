@@ -8,29 +8,37 @@ use forerun::{DraftTokens, Engine, Method, MethodOptions, Options, Plan, Request
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use std::ops::ControlFlow;
 
-/// Returns the trace of an answer with drafter and target on the same two devices, or `None` on a
-/// machine with one core.
-fn trace(pair: &Pair, method: MethodOptions, draft_tokens: usize) -> Option<Trace> {
+/// Returns the trace of an answer with drafter and target replicas on the same two devices, or
+/// `None` on a machine with one core. The text is plain decoding's.
+fn trace(
+    pair: &Pair,
+    method: MethodOptions,
+    draft_tokens: usize,
+    replicas: usize,
+) -> Option<Trace> {
     let cores = available_cores();
     let [first, .., last] = cores[..] else {
         common::report("SKIPPED: layers on several devices need two cores");
         return None;
     };
     let both = format!("cpu:{first}/cpu:{last}");
+    let targets = vec![format!("target={both}"); replicas].join(",");
+    let plain = Options { model: pair.target.clone().into(), ..Options::default() };
     let options = Options {
-        model: pair.target.clone().into(),
         draft_model: Some(pair.drafter.clone().into()),
         method: Some(method),
         draft_tokens: DraftTokens::Fixed(draft_tokens),
-        placement: Some(format!("drafter={both},target={both},shared").parse().unwrap()),
-        ..Options::default()
+        placement: Some(format!("drafter={both},{targets},shared").parse().unwrap()),
+        ..plain.clone()
     };
-    let engine = Engine::open(options).unwrap();
     let request = Request { max_tokens: 80, ignore_eos: true, ..Request::default() };
-    let prompt = engine.tokenizer().encode(&pair.prompts[0]).unwrap();
-    let go_on = |_: &str| ControlFlow::Continue(());
-    let answer = engine.generate_tokens(prompt, &request, go_on).unwrap();
-    assert_eq!(answer.tokens.len(), 80);
+    let [answer, plain] = [options, plain].map(|options| {
+        let engine = Engine::open(options).unwrap();
+        let prompt = engine.tokenizer().encode(&pair.prompts[0]).unwrap();
+        let go_on = |_: &str| ControlFlow::Continue(());
+        engine.generate_tokens(prompt, &request, go_on).unwrap()
+    });
+    assert_eq!(answer.tokens, plain.tokens);
     Some(answer.trace)
 }
 
@@ -43,14 +51,15 @@ fn devices_of<'a>(trace: &'a Trace, span: &forerun::trace::Span) -> Vec<&'a str>
 fn no_device_is_used_by_two_models_at_a_time() {
     let pair = Pair::generated();
     let pearl = |options: &str| MethodOptions::Pearl(options.parse().unwrap());
-    for method in [
-        pearl("paper"),
-        pearl("eager"),
-        pearl("paper,no-post-verify"),
-        Method::Speculative.into(),
-        Method::Dsi.into(),
+    for (method, replicas) in [
+        (pearl("paper"), 1),
+        (pearl("eager"), 1),
+        (pearl("paper,no-post-verify"), 1),
+        (Method::Speculative.into(), 1),
+        (Method::Dsi.into(), 1),
+        (Method::Dsi.into(), 2),
     ] {
-        let Some(trace) = trace(&pair, method.clone(), 4) else { return };
+        let Some(trace) = trace(&pair, method.clone(), 4, replicas) else { return };
         let by_device = trace.by_device();
         assert_eq!(by_device.lanes.len(), 2, "{method:?}");
         for lane in 0..2 {
@@ -70,7 +79,7 @@ fn a_pass_uses_the_devices_in_order_and_a_draft_has_a_half_on_each() {
     let names = [cores[0], cores[cores.len() - 1]].map(|core| format!("cpu:{core}"));
     let paper = MethodOptions::Pearl("paper".parse().unwrap());
     for gamma in [2, 3, 5] {
-        let Some(trace) = trace(&pair, paper.clone(), gamma) else { return };
+        let Some(trace) = trace(&pair, paper.clone(), gamma, 1) else { return };
         let (mut passes, mut drafts) = (0, 0);
         for span in trace.spans.iter().filter(|span| span.rows > 0) {
             let devices = devices_of(&trace, span);
@@ -88,6 +97,20 @@ fn a_pass_uses_the_devices_in_order_and_a_draft_has_a_half_on_each() {
         }
         assert!(passes > 5 && drafts > 5, "{passes} passes, {drafts} drafts");
     }
+}
+
+/// Speculative pipeline decoding (arXiv 2605.30852): while the last stage computes a verification,
+/// the first one begins the next.
+#[test]
+fn replicas_of_the_same_stages_fill_the_pipeline() {
+    let pair = Pair::generated();
+    let Some(trace) = trace(&pair, Method::Dsi.into(), 2, 2) else { return };
+    let scores: Vec<_> = trace.spans.iter().filter(|span| span.kind == SpanKind::Score).collect();
+    let overlaps = scores.iter().flat_map(|first| scores.iter().map(move |second| (first, second)));
+    let in_pipe = overlaps.filter(|(first, second)| {
+        first.lane < second.lane && first.start_ns < second.end_ns && second.start_ns < first.end_ns
+    });
+    assert!(in_pipe.count() > 5);
 }
 
 /// Drafters that read the target's hidden states need one device. Drafters that read only tokens

@@ -136,6 +136,16 @@ pub enum Input {
         /// of a feature. That part has the width of the target's hidden state.
         final_norm: Option<f32>,
     },
+    /// A projection of the token's embedding and the last part of a feature,
+    /// `fc(cat(embedding, norm(part)))`, both of the target's width, or of the embedding and a
+    /// prediction, `fc(cat(embedding, predict(norm(hidden))))`. The first layers are the target's,
+    /// and have no queries ([`Layer::has_only_keys`]): they compute the keys and values of the tokens
+    /// before a row from the other parts of a feature, one each. Rows have no keys and values, and
+    /// are at the position after those tokens (Gemma 4's assistants).
+    TargetKeys {
+        /// Width of the target's hidden state.
+        width: usize,
+    },
 }
 
 /// The RMS norm of a feature before its projection.
@@ -240,6 +250,8 @@ impl Architecture {
         let embedding_norm = normed.then_some(Tensor::EmbeddingNorm);
         let is_block = matches!(self.input, Input::Block { .. });
         let context_norm = is_block.then_some(Tensor::ContextNorm);
+        let on_keys = matches!(self.input, Input::TargetKeys { .. });
+        let prediction = on_keys.then_some(Tensor::Prediction);
         let before = [
             embedding,
             positions,
@@ -249,6 +261,7 @@ impl Architecture {
             fusion,
             context_norm,
             mask_features,
+            prediction,
         ];
         let after = [final_norm, final_norm_bias, head, head_bias];
         let own_inputs = own_inputs.into_iter().flatten();
@@ -260,9 +273,9 @@ impl Architecture {
     /// apply to.
     pub fn feature_norms(&self) -> impl Iterator<Item = Tensor> + '_ {
         let (whole, parts) = match self.input {
-            Input::NormedEmbeddingAndFeature | Input::Feature { norm: FeatureNorm::Whole, .. } => {
-                (Some(Tensor::FeatureNorm), 0)
-            }
+            Input::NormedEmbeddingAndFeature
+            | Input::Feature { norm: FeatureNorm::Whole, .. }
+            | Input::TargetKeys { .. } => (Some(Tensor::FeatureNorm), 0),
             Input::Feature { norm: FeatureNorm::Parts(parts), .. } => (None, parts),
             _ => (None, 0),
         };
@@ -312,12 +325,22 @@ impl Architecture {
             Tensor::MaskEmbeddings => vec![self.mask_tokens, hidden],
             Tensor::MaskFeatures => vec![self.mask_tokens, self.feature_width()],
             Tensor::Fusion => vec![hidden, self.fusion_inputs().unwrap_or(0)],
-            Tensor::FeatureNorm => vec![self.feature_width()],
+            Tensor::FeatureNorm => match self.input {
+                Input::TargetKeys { width } => vec![width],
+                _ => vec![self.feature_width()],
+            },
+            Tensor::Prediction => vec![self.embedding_width(), hidden],
             Tensor::FeaturePartNorm(_) => {
                 vec![self.feature_width() / self.feature_norms().count().max(1)]
             }
             Tensor::Layer(index, tensor) => {
-                self.layers.get(index).map_or(Vec::new(), |layer| layer.shape(tensor, hidden))
+                let shape = |layer: &Layer| match self.input {
+                    Input::TargetKeys { width } if layer.has_only_keys() => {
+                        layer.shape(tensor, width)
+                    }
+                    _ => layer.shape(tensor, hidden),
+                };
+                self.layers.get(index).map_or(Vec::new(), shape)
             }
             Tensor::Expert(index, expert, part) => match self.layers.get(index) {
                 Some(layer) if layer.experts.is_some_and(|experts| expert < experts.n_experts) => {
@@ -334,6 +357,22 @@ impl Architecture {
     pub fn is_encoder(&self) -> bool {
         let sees_block = |layer: &Layer| layer.attention.as_ref().is_some_and(|it| it.sees_block);
         self.input == Input::Embedding && self.layers.iter().any(sees_block)
+    }
+
+    /// Returns the number of first layers that have only keys and values, which are of the tokens
+    /// before a row ([`Input::TargetKeys`]).
+    #[must_use]
+    pub fn key_layers(&self) -> usize {
+        self.layers.iter().take_while(|layer| layer.has_only_keys()).count()
+    }
+
+    /// Returns the width of embeddings.
+    #[must_use]
+    pub fn embedding_width(&self) -> usize {
+        match self.input {
+            Input::TargetKeys { width } => width,
+            _ => self.hidden_size,
+        }
     }
 
     /// Returns the input that each layer has next to the hidden state, if layers have one.
@@ -385,6 +424,7 @@ impl Architecture {
             Input::Feature { width, .. }
             | Input::Block { width }
             | Input::EmbeddingPlusFeature { width, .. } => width,
+            Input::TargetKeys { width } => (self.key_layers() + 1) * width,
         }
     }
 
@@ -399,6 +439,7 @@ impl Architecture {
             Input::Feature { width, .. }
             | Input::Block { width }
             | Input::EmbeddingPlusFeature { width, .. } => Some(width),
+            Input::TargetKeys { width } => Some(2 * width),
         }
     }
 }

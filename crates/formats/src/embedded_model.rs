@@ -7,6 +7,9 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 /// A Hugging Face directory that is part of the program. Its name identifies it.
+///
+/// `files` hold what `include_bytes!` reads. Those of the demonstration pair (`models/target` and
+/// `models/drafter` of the repository) are `TARGET` and `DRAFTER` of the crate `forerun-models`.
 #[derive(Clone, Copy)]
 pub struct EmbeddedModel {
     /// The name, for messages.

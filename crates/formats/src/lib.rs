@@ -46,5 +46,6 @@ pub use model_types::{MatrixTypes, ModelTypes, UnknownWeightType, WeightTypes};
 pub use speculator::{DraftBlock, Speculator, SpeculatorArchitecture, SpeculatorKind};
 pub use tensor::{BlockHeadTensor, ExpertTensor, HeadTensor};
 pub use weight_type::{
-    CacheType, QUANT_BLOCK, UnknownCacheType, WeightType, quantize_to_i8, round_to_i8,
+    CacheType, QUANT_BLOCK, UnknownCacheType, WeightType, hadamard, quantize_to_i4, quantize_to_i8,
+    round_to_i8,
 };

@@ -96,6 +96,11 @@ pub enum LoadError {
         found: String,
         supported: &'static str,
     },
+    /// A drafter is opened as a model.
+    #[error(
+        "{path} is an assistant of Gemma 4, and no model by itself: give it as the draft model of its target"
+    )]
+    AssistantAlone { path: PathBuf },
     /// A drafter's configuration has an option that is not known. Ignoring it could make the drafts
     /// worse, and no text would show it.
     #[error(

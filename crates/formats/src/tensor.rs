@@ -46,13 +46,17 @@ pub enum Tensor {
     /// Weight of the RMS norm of the embedding before the projection of it and a feature,
     /// `[hidden_size]`.
     EmbeddingNorm,
-    /// Weight of the RMS norm of a whole feature before its projection, `[feature width]`.
+    /// Weight of the RMS norm of a whole feature before its projection, `[feature width]`, or of
+    /// the part of it that is projected.
     FeatureNorm,
     /// Weight of the RMS norm of the part of a feature with this index, `[feature width / parts]`.
     FeaturePartNorm(usize),
     /// Weight of the RMS norm of a projected feature, `[hidden_size]`
     /// ([`Input::Block`](crate::Input::Block)).
     ContextNorm,
+    /// Projection of a hidden state to what the row after it reads in place of the target's,
+    /// `[target's hidden_size, hidden_size]` ([`Input::TargetKeys`](crate::Input::TargetKeys)).
+    Prediction,
     /// A tensor of the draft head with this index.
     DraftHead(usize, HeadTensor),
     /// A tensor of the heads after a block drafter's layers ([`BlockHeads`](crate::BlockHeads)).
@@ -423,6 +427,7 @@ impl fmt::Display for Tensor {
             Self::FeatureNorm => "input_norm.weight",
             Self::FeaturePartNorm(part) => return write!(formatter, "fc_norm.{part}.weight"),
             Self::ContextNorm => "hidden_norm.weight",
+            Self::Prediction => "post_projection.weight",
             Self::DraftHead(head, tensor) => return write!(formatter, "heads.{head}.{tensor:?}"),
             Self::BlockHead(tensor) => tensor.name(),
         };

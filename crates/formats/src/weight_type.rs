@@ -101,20 +101,37 @@ table_enum! {
     /// number fits, unlike with scales in half precision, and a row depends on no other row. A
     /// block with a number that is not finite has the scale NaN, so the error reaches the logits.
     Q8 = "q8",
+    /// 4-bit integers in blocks of 32 dimensions of a head, with a bf16 scale each; those of keys
+    /// are rotated ([`CacheType::hadamard`]). A row depends on no other row. A block with a number
+    /// that is not finite has the scale NaN.
+    Q4 = "q4",
 }
 
 impl CacheType {
+    /// For q4, multiplies each whole block of 32 dimensions of a query or a key by an orthonormal
+    /// Hadamard matrix. Their products stay the same, and an outlier among the dimensions of a key
+    /// no longer sets the steps of its block (QuaRot, arXiv:2404.00456).
+    pub fn hadamard(self, head: &mut [f32]) {
+        if self == Self::Q4 {
+            head.as_chunks_mut().0.iter_mut().for_each(hadamard);
+        }
+    }
+
     /// Rounds a head's key or value, `[head_dim]`, to the numbers that a cache of this type holds.
     pub fn round(self, head: &mut [f32]) {
+        let quantize = match self {
+            Self::Q4 => quantize_to_i4,
+            _ => quantize_to_i8,
+        };
         match self {
             Self::F32 => {}
             Self::F16 => head.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
             Self::Bf16 => head.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32()),
-            Self::Q8 => {
+            Self::Q8 | Self::Q4 => {
                 for block in head.chunks_mut(QUANT_BLOCK) {
                     let (mut values, mut quants) = ([0.0; QUANT_BLOCK], [0; QUANT_BLOCK]);
                     values[..block.len()].copy_from_slice(block);
-                    let scale = quantize_to_i8(&values, &mut quants);
+                    let scale = quantize(&values, &mut quants);
                     for (number, quant) in block.iter_mut().zip(quants) {
                         *number = f32::from(quant) * scale;
                     }
@@ -136,7 +153,7 @@ impl CacheType {
 
 /// The error for an unknown name of a cache type.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a cache type; use auto, f32, f16, bf16 or q8")]
+#[error("{0:?} is not a cache type; use auto, f32, f16, bf16, q8 or q4")]
 pub struct UnknownCacheType(pub String);
 
 impl FromStr for CacheType {
@@ -219,6 +236,46 @@ pub fn quantize_to_i8(values: &[f32; QUANT_BLOCK], quants: &mut [i8; QUANT_BLOCK
     peak / 127.0
 }
 
+/// Quantises a block of numbers to −8…7, and returns the scale that restores them, which fits bf16.
+/// The largest number becomes −8, as in GGUF's Q4_0. If a number is not finite, the scale is NaN.
+#[must_use]
+#[inline(always)]
+pub fn quantize_to_i4(values: &[f32; QUANT_BLOCK], quants: &mut [i8; QUANT_BLOCK]) -> f32 {
+    // As in `quantize_to_i8`, with the sign as the lowest bit.
+    let magnitudes = values.iter().map(|value| value.to_bits().rotate_left(1));
+    let peak = f32::from_bits(magnitudes.fold(0, u32::max).rotate_right(1));
+    quants.fill(0);
+    if !peak.is_finite() {
+        return f32::NAN;
+    }
+    let scale = bf16::from_f32(peak / -8.0).to_f32();
+    if !scale.is_normal() {
+        return 0.0;
+    }
+    let inverse = 1.0 / scale;
+    for (quant, value) in quants.iter_mut().zip(values) {
+        *quant = round_to_i8(value * inverse).min(7);
+    }
+    scale
+}
+
+/// Multiplies a block by the orthonormal Hadamard matrix of its size.
+#[inline(always)]
+pub fn hadamard(block: &mut [f32; QUANT_BLOCK]) {
+    const FACTOR: f32 = 0.176_776_7; // 1 / √32
+    let mut width = 1;
+    while width < QUANT_BLOCK {
+        for pair in block.chunks_exact_mut(2 * width) {
+            let (low, high) = pair.split_at_mut(width);
+            for (low, high) in low.iter_mut().zip(high) {
+                (*low, *high) = (*low + *high, *low - *high);
+            }
+        }
+        width *= 2;
+    }
+    block.iter_mut().for_each(|x| *x *= FACTOR);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,13 +289,16 @@ mod tests {
         };
         for magnitude in [1e-30_f32, 1.0, 3e4, 1e30] {
             let numbers: Vec<f32> = (0..80).map(|_| random() * magnitude).collect();
-            let mut rounded = numbers.clone();
-            CacheType::Q8.round(&mut rounded);
-            let blocks = numbers.chunks(QUANT_BLOCK).zip(rounded.chunks(QUANT_BLOCK));
-            for (numbers, rounded) in blocks {
-                let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-                for (number, rounded) in numbers.iter().zip(rounded) {
-                    assert!((number - rounded).abs() <= largest / 253.9, "{number} {rounded}");
+            // Of 4 bits, the largest number's opposite is a whole step away.
+            for (cache_type, steps) in [(CacheType::Q8, 253.9), (CacheType::Q4, 7.9)] {
+                let mut rounded = numbers.clone();
+                cache_type.round(&mut rounded);
+                let blocks = numbers.chunks(QUANT_BLOCK).zip(rounded.chunks(QUANT_BLOCK));
+                for (numbers, rounded) in blocks {
+                    let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+                    for (number, rounded) in numbers.iter().zip(rounded) {
+                        assert!((number - rounded).abs() <= largest / steps, "{number} {rounded}");
+                    }
                 }
             }
         }
@@ -246,17 +306,38 @@ mod tests {
 
     #[test]
     fn blocks_without_a_usable_scale_are_zeros_or_not_numbers() {
-        for small in [0.0, -0.0, 1e-40, 1e-38] {
-            let mut head = [small; 3];
-            CacheType::Q8.round(&mut head);
-            assert_eq!(head, [0.0; 3]);
+        for cache_type in [CacheType::Q8, CacheType::Q4] {
+            for small in [0.0, -0.0, 1e-40, 1e-38] {
+                let mut head = [small; 3];
+                cache_type.round(&mut head);
+                assert_eq!(head, [0.0; 3]);
+            }
+            for wrong in [f32::INFINITY, f32::NAN] {
+                let mut head = [[1.0; QUANT_BLOCK], [2.0; QUANT_BLOCK]].concat();
+                head[3] = wrong;
+                cache_type.round(&mut head);
+                assert!(head[..QUANT_BLOCK].iter().all(|x| x.is_nan()));
+                assert!(head[QUANT_BLOCK..].iter().all(|x| (x - 2.0).abs() < 1e-6));
+            }
         }
-        for wrong in [f32::INFINITY, f32::NAN] {
-            let mut head = [[1.0; QUANT_BLOCK], [2.0; QUANT_BLOCK]].concat();
-            head[3] = wrong;
-            CacheType::Q8.round(&mut head);
-            assert!(head[..QUANT_BLOCK].iter().all(|x| x.is_nan()));
-            assert!(head[QUANT_BLOCK..].iter().all(|x| (x - 2.0).abs() < 1e-6));
-        }
+    }
+
+    #[test]
+    fn rotated_queries_and_keys_have_the_same_products() {
+        let [query, key] = [3, 7].map(|factor| {
+            let numbers = (0..80).map(|index| ((index * factor) % 11) as f32 - 5.0);
+            numbers.collect::<Vec<f32>>()
+        });
+        let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        let [rotated_query, rotated_key] = [&query, &key].map(|numbers| {
+            let mut rotated = numbers.clone();
+            CacheType::Q4.hadamard(&mut rotated);
+            assert_ne!(rotated[..64], numbers[..64]);
+            // The last dimensions are no whole block.
+            assert_eq!(rotated[64..], numbers[64..]);
+            rotated
+        });
+        let (found, expected) = (product(&rotated_query, &rotated_key), product(&query, &key));
+        assert!((found - expected).abs() < 1e-3, "{found} {expected}");
     }
 }

@@ -64,7 +64,7 @@ impl<'a> PassRun<'a> {
     }
 
     /// Records norms, limits and rotations of a layer's heads, and the writes to the cache.
-    fn heads(&mut self, index: usize, weights: &AttentionWeights) {
+    pub(crate) fn heads(&mut self, index: usize, weights: &AttentionWeights) {
         let (attention, scratch) = (&weights.shape, self.scratch);
         let architecture = self.weights.architecture();
         let key_heads = weights.own_key_heads();
@@ -122,7 +122,7 @@ impl<'a> PassRun<'a> {
             None => (values, 0),
             Some(latent) => (keys, latent.shape.rope_dim as u32),
         };
-        let (window, sees_block) = (window(attention), attention.sees_block);
+        let (window, sees_block) = (window(attention), self.rows.see_block(attention));
         let splits = self.rows.splits(attention);
         let chunk = rows_of_partials(weights, splits);
         let (rows, query_heads) = (self.row_count(), attention.n_heads as u32);

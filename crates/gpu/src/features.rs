@@ -1,6 +1,6 @@
 //! The first layer's input in drafters that read features of a target.
 
-use crate::layer_weights::NormWeights;
+use crate::layer_weights::{AttentionNormWeights, NormWeights};
 use crate::matrix::GpuMatrix;
 use crate::parameters;
 use crate::pass::PassRun;
@@ -13,6 +13,8 @@ use wgpu::Buffer;
 /// The weights between features and the first layer.
 pub(crate) struct FeatureWeights {
     pub(crate) projection: Option<GpuMatrix>, // [hidden, inputs]
+    /// The projection of a hidden state to what the next row reads, on the target's keys.
+    pub(crate) prediction: Option<GpuMatrix>, // [target's hidden, hidden]
     pub(crate) embedding_norm: Option<NormWeights>,
     pub(crate) norm: Option<FeatureNorms>,
     /// The norm of what layers have keys and values of, in a model that drafts blocks.
@@ -37,6 +39,8 @@ pub(crate) enum FeaturePlace {
     Joined,
     /// Features before their norm and their projection.
     Features,
+    /// The part of a feature that is projected, before its norm.
+    Part,
     /// Hidden states that get the final norm.
     Normed,
     /// The first layer's input.
@@ -60,6 +64,8 @@ impl FeaturePlace {
         match (architecture.input, feature) {
             (Input::EmbeddingAndFeature, _) => Self::Joined,
             (Input::UnprojectedFeature, _) => Self::Hidden,
+            (Input::TargetKeys { .. }, RowFeature::Predicted(_)) => Self::Normed,
+            (Input::TargetKeys { .. }, RowFeature::Target(_)) => Self::Part,
             (Input::Feature { .. }, RowFeature::Predicted(_)) if !is_normed => Self::Hidden,
             (
                 Input::Feature { .. } | Input::NormedEmbeddingAndFeature,
@@ -74,6 +80,7 @@ impl FeaturePlace {
         match self {
             Self::Joined => 2 * architecture.hidden_size,
             Self::Features => architecture.feature_width(),
+            Self::Part => architecture.embedding_width(),
             Self::Normed | Self::Hidden => architecture.hidden_size,
         }
     }
@@ -91,6 +98,9 @@ pub(crate) fn feature_runs(
 ) -> Vec<FeatureRun> {
     let mut runs: Vec<FeatureRun> = Vec::new();
     let width = architecture.feature_width();
+    if pass.is_context() && matches!(architecture.input, Input::TargetKeys { .. }) {
+        return vec![parts_of_context(pass, architecture)];
+    }
     let mut row = 0;
     for sequence in pass.sequences {
         let tokens = &sequence.tree.tokens()[sequence.held()..];
@@ -102,7 +112,9 @@ pub(crate) fn feature_runs(
         assert_eq!(sequence.features.len(), tokens.len(), "a feature for each row");
         for (&token, &feature) in tokens.iter().zip(sequence.features) {
             let values = match feature {
-                RowFeature::Target(values) | RowFeature::Predicted(values) => values,
+                RowFeature::Target(values)
+                | RowFeature::Context(values)
+                | RowFeature::Predicted(values) => values,
                 RowFeature::Mask => {
                     &mask_features[(token as usize - architecture.vocab_size) * width..][..width]
                 }
@@ -113,9 +125,11 @@ pub(crate) fn feature_runs(
                 _ => runs.push(FeatureRun { place, rows: row..row + 1, values: Vec::new() }),
             }
             let run = runs.last_mut().expect("a run");
-            let before = place.width(architecture) - values.len();
+            let width = place.width(architecture);
+            let before = width.saturating_sub(values.len());
             run.values.resize(run.values.len() + before, 0.0);
-            run.values.extend_from_slice(values);
+            // The last part, if only that is read.
+            run.values.extend_from_slice(&values[values.len() - (width - before)..]);
             row += 1;
         }
     }
@@ -124,6 +138,22 @@ pub(crate) fn feature_runs(
         "all rows have features, or none"
     );
     runs
+}
+
+/// Returns the features of all rows of a context, part by part: `[parts, rows, width]`.
+fn parts_of_context(pass: &Pass<'_>, architecture: &Architecture) -> FeatureRun {
+    let features = pass.sequences.iter().flat_map(|sequence| sequence.features);
+    let rows: Vec<&[f32]> = features
+        .filter_map(|feature| match feature {
+            RowFeature::Context(values) => Some(*values),
+            _ => None,
+        })
+        .collect();
+    let width = architecture.embedding_width();
+    let parts = 0..architecture.feature_width() / width;
+    let parts = parts.flat_map(|part| rows.iter().map(move |row| &row[part * width..][..width]));
+    let values = parts.flatten().copied().collect();
+    FeatureRun { place: FeaturePlace::Features, rows: 0..rows.len() as u32, values }
 }
 
 impl PassRun<'_> {
@@ -141,6 +171,11 @@ impl PassRun<'_> {
         let embeddings = scratch.embeddings.get();
         match architecture.input {
             Input::Embedding | Input::UnprojectedFeature => {}
+            Input::TargetKeys { width } => {
+                if !self.rows.is_context {
+                    self.input_on_keys(features, width);
+                }
+            }
             Input::EmbeddingAndFeature => {
                 self.embed_tokens(joined, 2 * size);
                 self.project(features, (joined, hidden), Store::Set, all);
@@ -178,13 +213,79 @@ impl PassRun<'_> {
         }
     }
 
+    /// Records the first layer's input of rows on the target's keys, whose part of a feature has
+    /// this width.
+    fn input_on_keys(&mut self, features: &FeatureWeights, width: usize) {
+        let scratch = self.scratch;
+        let (stored, joined) = (scratch.features.get(), scratch.joined.get());
+        let (normed, hidden) = (scratch.embeddings.get(), scratch.hidden.get());
+        self.embed_tokens(joined, 2 * width);
+        for rows in self.runs_at(FeaturePlace::Part) {
+            self.norm_part(features, (stored, joined), (width, rows));
+        }
+        self.norm_predictions(normed);
+        for rows in self.runs_at(FeaturePlace::Normed) {
+            if let Some(matrix) = &features.prediction {
+                let range = ProductRows::range(rows.clone(), matrix.inputs);
+                let both = (normed, stored);
+                self.recorder.product(matrix, both, (range, Store::Set), &self.weights.unused);
+            }
+            let row_bytes = (width * size_of::<f32>()) as u64;
+            for row in rows.map(u64::from) {
+                let to = (joined, (2 * row + 1) * row_bytes);
+                self.recorder.copy((stored, row * row_bytes), to, row_bytes);
+            }
+        }
+        self.project(features, (joined, hidden), Store::Set, 0..self.row_count());
+    }
+
+    /// Records the norm of the parts of some rows, into the second halves of rows of the result.
+    fn norm_part(
+        &mut self,
+        features: &FeatureWeights,
+        both: (&Buffer, &Buffer),
+        (width, rows): (usize, Range<u32>),
+    ) {
+        let Some(FeatureNorms { weights, epsilon, .. }) = &features.norm else { return };
+        let parameters = parameters::Norm {
+            width: width as u32,
+            epsilon: *epsilon,
+            first_row: rows.start,
+            input_stride: width as u32,
+            output_start: width as u32,
+            output_stride: 2 * width as u32,
+            ..self.norm_parameters(weights, Store::Set)
+        };
+        self.norm_rows(weights, both, parameters, rows.len() as u32);
+    }
+
     /// Records the keys and values that a layer has of the tokens before a block, from the hidden
-    /// state as it is.
+    /// state as it is, or from the layer's part of the features.
     pub(crate) fn store_context(&mut self, layer: usize) {
         let (weights, scratch) = (self.weights, self.scratch);
-        if let Some(attention) = weights.layers[layer].attention() {
-            self.project_heads(layer, attention, scratch.hidden.get());
-        }
+        let Some(attention) = weights.layers[layer].attention() else { return };
+        let (Input::TargetKeys { width }, AttentionNormWeights::Hidden(norm)) =
+            (weights.architecture().input, &weights.layers[layer].attention_norm)
+        else {
+            return self.project_heads(layer, attention, scratch.hidden.get());
+        };
+        let rows = self.row_count();
+        let first = layer as u32 * rows;
+        let parameters = parameters::Norm {
+            width: width as u32,
+            first_row: first,
+            input_stride: width as u32,
+            output_stride: width as u32,
+            ..self.norm_parameters(norm, Store::Set)
+        };
+        let (stored, joined) = (scratch.features.get(), scratch.joined.get());
+        self.norm_rows(norm, (stored, joined), parameters, rows);
+        let first_x = first * width as u32;
+        let range = ProductRows { rows, first_x, first_y: 0 };
+        let both = (joined, scratch.projected.get());
+        let matrix = &attention.projection;
+        self.recorder.product(matrix, both, (range, Store::Set), &weights.unused);
+        self.heads(layer, attention);
     }
 
     /// Whether the rows read features.

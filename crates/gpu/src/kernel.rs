@@ -353,7 +353,9 @@ impl Kernel {
                 let cache = match cache {
                     CacheType::F16 => include_str!("shaders/cache_f16.cu"),
                     CacheType::Bf16 => include_str!("shaders/cache_bf16.cu"),
-                    CacheType::F32 | CacheType::Q8 => unreachable!("not for tensor cores"),
+                    CacheType::F32 | CacheType::Q8 | CacheType::Q4 => {
+                        unreachable!("not for tensor cores")
+                    }
                 };
                 vec![HALVES_CU, cache, include_str!("shaders/attention.cu")]
             }
@@ -440,7 +442,7 @@ fn cache_parts(cache: CacheType) -> [&'static str; 2] {
         CacheType::Bf16 => {
             [include_str!("shaders/cache_bf16.wgsl"), include_str!("shaders/pack_bf16.wgsl")]
         }
-        CacheType::Q8 => unreachable!("refused when the model was loaded"),
+        CacheType::Q8 | CacheType::Q4 => unreachable!("refused when the model was loaded"),
     }
 }
 

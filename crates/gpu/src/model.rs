@@ -262,7 +262,7 @@ impl GpuModel {
         for run in &rows.features {
             let buffer = match run.place {
                 FeaturePlace::Joined => &scratch.joined,
-                FeaturePlace::Features => &scratch.features,
+                FeaturePlace::Features | FeaturePlace::Part => &scratch.features,
                 FeaturePlace::Normed => &scratch.normed,
                 FeaturePlace::Hidden => &scratch.hidden,
             };
@@ -297,8 +297,11 @@ impl GpuModel {
         }
         let mut copy = FeatureCopy { source: features.as_ref(), staging, places };
         copy.after_layers(0, &mut run);
-        let n_layers = weights.layers.len();
-        for group in (0..pass.order.len(n_layers)).map(|index| pass.order.group(index)) {
+        let (n_layers, key_layers) = (weights.layers.len(), weights.architecture().key_layers());
+        let groups = (0..pass.order.len(n_layers)).map(|index| pass.order.group(index));
+        let is_computed =
+            |group: &Range<usize>| key_layers == 0 || rows.is_context == (group.start < key_layers);
+        for group in groups.filter(is_computed) {
             if pass.is_cancelled() {
                 if has_copies {
                     run.recorder.finish();

@@ -60,7 +60,7 @@ impl<'a> PassRun<'a> {
     fn embed_parameters(&self, width: usize) -> parameters::Embed {
         let architecture = self.weights.architecture();
         parameters::Embed {
-            quarters: (architecture.hidden_size / 4) as u32,
+            quarters: (architecture.embedding_width() / 4) as u32,
             factor: architecture.factors.embedding,
             stride: (width / 4) as u32,
             ..parameters::Embed::zeroed()

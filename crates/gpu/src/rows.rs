@@ -50,6 +50,8 @@ pub(crate) struct PassRows {
     pub(crate) hidden: Vec<Range<usize>>,
     /// Whether the rows only have keys and values, for blocks after them.
     pub(crate) is_context: bool,
+    /// Whether the rows see the context before them, and neither themselves nor other rows.
+    pub(crate) on_target_keys: bool,
 }
 
 impl PassRows {
@@ -63,8 +65,9 @@ impl PassRows {
             weights.features.as_ref().map_or(&[][..], |features| &features.mask_features[..]);
         let features = feature_runs(pass, architecture, masks);
         let is_block = matches!(architecture.input, Input::Block { .. });
-        let is_context = is_block && !features.is_empty();
-        let mut rows = Self { features, is_context, ..Self::default() };
+        let is_context = pass.is_context();
+        let on_target_keys = matches!(architecture.input, Input::TargetKeys { .. }) && !is_context;
+        let mut rows = Self { features, is_context, on_target_keys, ..Self::default() };
         for read in pass.hidden_rows() {
             rows.add_hidden(read);
         }
@@ -110,7 +113,11 @@ impl PassRows {
             // positions.
             let in_order = path.iter().enumerate().take_while(|&(index, node)| index == *node);
             // A block is a chain, whose rows may see all of it.
-            let chain = if is_block { tree.len() } else { in_order.count() };
+            let chain = match self.on_target_keys {
+                true => 0,
+                false if is_block => tree.len(),
+                false => in_order.count(),
+            };
             let rest = self.places.len();
             let later = path.iter().skip(chain).map(|node| table.place(prefix + node));
             self.places.extend(later.map(place_number));
@@ -149,9 +156,15 @@ impl PassRows {
         self.hidden.iter().map(Range::len).sum()
     }
 
+    /// Returns whether rows see what is before the end of their block, not up to themselves. The
+    /// block of a row on the target's keys ends before it.
+    pub(crate) fn see_block(&self, attention: &Attention) -> bool {
+        attention.sees_block || self.on_target_keys
+    }
+
     /// Returns the positions that each row sees.
     fn seen(&self, attention: &Attention) -> impl Iterator<Item = Range<u32>> {
-        let (window, sees_block) = (window(attention), attention.sees_block);
+        let (window, sees_block) = (window(attention), self.see_block(attention));
         self.rows.iter().map(move |row| {
             let before = row.position + 1;
             before - before.min(window)..if sees_block { row.block_end } else { before }

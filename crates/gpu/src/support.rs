@@ -20,7 +20,7 @@ pub(crate) fn check(
         true => Err(GpuLoadError::unsupported(piece)),
         false => Ok(()),
     };
-    refuse(cache == CacheType::Q8, "caches in q8")?;
+    refuse(is_quantised(cache), &format!("caches in {cache}"))?;
     refuse(model.is_encoder(), "attention to later tokens (an encoder: leave it on cores)")?;
     let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
     refuse(has_other_norm, "layer norms of inputs of layers' own")?;
@@ -34,6 +34,10 @@ pub(crate) fn check(
     }
 }
 
+fn is_quantised(cache: CacheType) -> bool {
+    matches!(cache, CacheType::Q8 | CacheType::Q4)
+}
+
 /// Returns the number of a model's first layers that GPUs compute, and the piece that ends them, if
 /// there is one.
 pub(crate) fn first_layers(
@@ -41,8 +45,8 @@ pub(crate) fn first_layers(
     types: &MatrixTypes,
     cache: CacheType,
 ) -> (usize, Option<String>) {
-    if cache == CacheType::Q8 {
-        return (0, Some("caches in q8".into()));
+    if is_quantised(cache) {
+        return (0, Some(format!("caches in {cache}")));
     }
     if model.is_encoder() {
         return (0, Some("attention to later tokens (an encoder: leave it on cores)".into()));
@@ -98,7 +102,8 @@ pub(crate) fn unsupported_matrix(
 }
 
 fn unsupported_piece(layer: &Layer) -> Option<String> {
-    let pieces = [(layer.mlp.is_none() && layer.experts.is_none(), "layers without an MLP")];
+    let has_no_mlp = layer.mlp.is_none() && layer.experts.is_none() && !layer.has_only_keys();
+    let pieces = [(has_no_mlp, "layers without an MLP")];
     let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
     let attention = || layer.attention.as_ref().and_then(unsupported_attention);

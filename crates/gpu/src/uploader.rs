@@ -197,6 +197,9 @@ impl Uploader<'_> {
         };
         Ok(FeatureWeights {
             projection: has(Tensor::Fusion).then(projection).transpose()?,
+            prediction: has(Tensor::Prediction)
+                .then(|| self.matrix(&[Tensor::Prediction], &[]))
+                .transpose()?,
             embedding_norm: norm(Tensor::EmbeddingNorm)?,
             norm: norms,
             context_norm: norm(Tensor::ContextNorm)?,
@@ -440,7 +443,11 @@ impl Uploader<'_> {
         if attention.qk_norms == QkNorms::None {
             return Ok(None);
         }
-        let mut weights = self.floats(Tensor::Layer(index, LayerTensor::QueryNorm))?;
+        let mut weights = match attention.n_heads {
+            // The norm of keys comes second.
+            0 => vec![0.0; attention.head_dim],
+            _ => self.floats(Tensor::Layer(index, LayerTensor::QueryNorm))?,
+        };
         if attention.keys_of.is_none() {
             weights.extend(self.floats(Tensor::Layer(index, LayerTensor::KeyNorm))?);
         }

@@ -44,6 +44,9 @@ impl Widths {
             widths.features = architecture.feature_width();
             widths.embeddings = architecture.hidden_size;
             widths.joined = features.projection.as_ref().map_or(0, |matrix| matrix.inputs);
+            if features.prediction.is_some() {
+                include(&mut widths.joined, widths.features);
+            }
         }
         for layer in &weights.layers {
             if let AttentionNormWeights::EmbeddingAndHidden { .. } = layer.attention_norm {

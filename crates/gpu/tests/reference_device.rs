@@ -81,8 +81,10 @@ fn other_types_are_refused_by_name() {
     let error = |types: ModelTypes| unsupported(device, &architecture, &tensors, types).unwrap();
     let in_blocks = error(WeightType::Quantized(BlockType::Q5_0).into());
     assert!(in_blocks.starts_with("weights in q5_0 (model.embed_tokens"), "{in_blocks}");
-    let cache = error(ModelTypes { cache: Some(CacheType::Q8), ..ModelTypes::default() });
-    assert_eq!(cache, "caches in q8");
+    for cache in [CacheType::Q8, CacheType::Q4] {
+        let found = error(ModelTypes { cache: Some(cache), ..ModelTypes::default() });
+        assert_eq!(found, format!("caches in {cache}"));
+    }
 }
 
 /// A software driver runs 4, 8 or 16 invocations in lockstep, as a variable says that it reads when

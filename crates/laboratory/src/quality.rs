@@ -8,7 +8,9 @@ use forerun_core::TokenId;
 use forerun_cpu::ceiling::{CeilingOptions, CeilingProbe};
 use forerun_cpu::quality::{Quality, QualityProbe};
 use forerun_cpu::{Isa, Team, Weights};
-use forerun_formats::{Checkpoint, LoadError, MatrixTypes, WeightType, WeightTypes};
+use forerun_formats::{
+    CacheType, Checkpoint, LoadError, MatrixTypes, ModelTypes, WeightType, WeightTypes,
+};
 use forerun_lm::ModelError;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +22,9 @@ pub struct QualityOptions {
     pub model: ModelSource,
     /// Weight types and mixes to compare with f32. F32 itself is always measured, and first.
     pub weight_types: Vec<WeightTypes>,
+    /// The type of cached keys and values of these, also of a second f32. `None` is each one's
+    /// default.
+    pub cache_type: Option<CacheType>,
     /// Drafters with the model's vocabulary to compare with the model in f32. They keep their own
     /// types.
     pub draft_models: Vec<ModelSource>,
@@ -100,6 +105,7 @@ impl From<ForerunError> for QualityError {
 /// let options = QualityOptions {
 ///     model: pair.target().into(),
 ///     weight_types: vec![WeightType::INT8.into()],
+///     cache_type: None,
 ///     draft_models: vec![pair.drafter().into()],
 ///     max_tokens: 64,
 ///     window: None,
@@ -114,6 +120,7 @@ impl From<ForerunError> for QualityError {
 pub struct QualityBench {
     checkpoint: Checkpoint,
     types: Vec<WeightTypes>,
+    cache_type: Option<CacheType>,
     drafters: Vec<(ModelSource, Checkpoint)>,
     windows: Vec<Vec<TokenId>>,
     window: usize,
@@ -185,12 +192,15 @@ impl QualityBench {
             return Err(QualityError::ShortText { tokenizer: tokenizer.file().to_owned() });
         }
         let mut types = vec![WeightTypes::from(WeightType::F32)];
+        let cache_type = options.cache_type;
+        // With a cache in another type, f32 is compared with itself.
+        let first = usize::from(cache_type.is_some());
         for &chosen in &options.weight_types {
-            if !types.contains(&chosen) {
+            if !types[first..].contains(&chosen) {
                 types.push(chosen);
             }
         }
-        Ok(Self { checkpoint, types, drafters, windows, window })
+        Ok(Self { checkpoint, types, cache_type, drafters, windows, window })
     }
 
     /// Measures the ceiling of drafters that draft several tokens in one pass ([`CeilingProbe`]),
@@ -255,12 +265,13 @@ impl QualityBench {
             Ok::<_, QualityError>(probe.qualities()[1])
         };
         let architecture = self.checkpoint.architecture();
-        let types = self.types.iter().map(|&types| {
+        let types = self.types.iter().enumerate().map(|(index, &types)| {
             let matrices = MatrixTypes::of_model(Some(types), architecture, &self.checkpoint)?;
             let bits_per_weight = matrices.bits_per_weight(architecture);
-            let weights = match types {
-                WeightTypes::All(WeightType::F32) => Arc::clone(&exact),
-                types => Arc::new(Weights::load_as(&self.checkpoint, types)?),
+            let model_types = ModelTypes { weights: Some(types), cache: self.cache_type };
+            let weights = match index {
+                0 => Arc::clone(&exact),
+                _ => Arc::new(Weights::load_as(&self.checkpoint, model_types)?),
             };
             Ok(TypeQuality { types, bits_per_weight, quality: measure(weights)? })
         });

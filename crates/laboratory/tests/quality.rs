@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun::cpu::Team;
-use forerun::{RandomPair, WeightType};
+use forerun::{CacheType, RandomPair, WeightType};
 use forerun_core::testing::{self, data_folder};
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_formats::{Config, Mix};
@@ -25,6 +25,7 @@ fn options(model: &Path) -> QualityOptions {
         weight_types: [WeightType::Bf16, WeightType::F16, WeightType::INT8]
             .map(Into::into)
             .to_vec(),
+        cache_type: None,
         draft_models: Vec::new(),
         max_tokens: usize::MAX,
         window: Some(256),
@@ -82,7 +83,7 @@ fn window_and_text_have_the_requested_lengths() {
         let weight_types = vec![WeightType::F32.into(); 2];
         let model = pair.drafter().into();
         let options =
-            QualityOptions { model, weight_types, draft_models: Vec::new(), max_tokens, window };
+            QualityOptions { model, weight_types, max_tokens, window, ..options(pair.drafter()) };
         let mut seen = Vec::new();
         let bench = QualityBench::open(&options, &TEXT[..1200]).unwrap();
         let progress = |done, all| seen.push((done, all));
@@ -169,9 +170,9 @@ fn quality_is_measured_for_mixes() {
     let options = QualityOptions {
         model: folder.path().into(),
         weight_types: vec![Mix::Q2_K_S.into(), Mix::Q5_K_M.into()],
-        draft_models: Vec::new(),
         max_tokens: 100,
         window: None,
+        ..options(folder.path())
     };
     let text = "A text that nobody has read yet, with ordinary words in it.".repeat(2);
     let bench = QualityBench::open(&options, &text).unwrap();
@@ -180,4 +181,24 @@ fn quality_is_measured_for_mixes() {
     assert_eq!((exact.bits_per_weight, exact.quality.kl_divergence), (32.0, 0.0));
     assert!(small.bits_per_weight < large.bits_per_weight && large.bits_per_weight < 8.0);
     assert!(small.quality.kl_divergence > large.quality.kl_divergence);
+}
+
+#[test]
+fn quality_is_measured_for_types_of_caches() {
+    let pair = RandomPair::make().unwrap();
+    let divergence = |cache_type| {
+        let weight_types = vec![WeightType::F32.into()];
+        let options = QualityOptions {
+            weight_types,
+            cache_type: Some(cache_type),
+            max_tokens: 200,
+            ..options(pair.target())
+        };
+        let report = measure(&options, TEXT).unwrap();
+        let [exact, cached] = &report.types[..] else { panic!("{report:?}") };
+        assert_eq!(exact.quality.kl_divergence, 0.0);
+        cached.quality.kl_divergence
+    };
+    let [exact, eight, four] = [CacheType::F32, CacheType::Q8, CacheType::Q4].map(divergence);
+    assert!(exact == 0.0 && eight > 0.0 && four > 10.0 * eight, "{exact} {eight} {four}");
 }

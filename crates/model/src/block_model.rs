@@ -84,16 +84,18 @@ impl PlannedPass<'_> {
 
 /// What a row reads in addition to its token.
 enum Feature<'a> {
+    OfContext(&'a [f32]),
     OfTarget(&'a [f32]),
     None(Arc<[f32]>),
 }
 
 impl Feature<'_> {
     fn row(&self) -> RowFeature<'_> {
-        RowFeature::Target(match self {
-            Self::OfTarget(values) => values,
-            Self::None(values) => values,
-        })
+        match self {
+            Self::OfContext(values) => RowFeature::Context(values),
+            Self::OfTarget(values) => RowFeature::Target(values),
+            Self::None(values) => RowFeature::Target(values),
+        }
     }
 }
 
@@ -134,19 +136,6 @@ impl<F: Forward> BlockModel<F> {
         self.transformer.architecture()
     }
 
-    /// Checks a request, and returns the features of its context.
-    fn check<'a>(&self, request: &ForwardRequest<'a>) -> Result<&'a Features, ModelError> {
-        let embedded = self.architecture().embedded_tokens();
-        check_request(request, self.context_length(), embedded)?;
-        let context = request.tokens.len() - 1;
-        let expected = self.architecture().feature_width();
-        let token = request.features.map_or(0, Features::len);
-        match request.features {
-            Some(features) if token >= context => Ok(features),
-            _ => Err(ModelError::Features { tokens: context, expected, token, found: 0 }),
-        }
-    }
-
     /// Plans the next pass of an unfinished request, over at most `prefill_rows` rows of its
     /// context. `None` if it has to wait for another pass.
     fn plan<'a>(
@@ -160,7 +149,7 @@ impl<F: Forward> BlockModel<F> {
         if let Input::EmbeddingPlusFeature { .. } = self.architecture().input {
             return self.plan_tokens_and_masks(entry, request, prefill_rows);
         }
-        let features = self.check(&request)?;
+        let features = context_features(&request, self.architecture())?;
         let ForwardRequest { sequence, tokens, tree, first_row, .. } = request;
         let (context, block) = tokens.split_at(tokens.len() - 1);
         let held = self.pool.seek(sequence, context, &TokenTree::new(), Keep::Exact).tokens;
@@ -169,8 +158,9 @@ impl<F: Forward> BlockModel<F> {
             return Ok(None);
         }
         let missing = &missing[..missing.len().min(prefill_rows)];
-        let rows = self.feature_rows(features, held..held + missing.len(), context.len())?;
-        let features = rows.into_iter().map(Feature::OfTarget).collect();
+        let sizes = (context.len(), self.architecture().feature_width());
+        let rows = feature_rows(features, held..held + missing.len(), sizes)?;
+        let features = rows.into_iter().map(Feature::OfContext).collect();
         let mut nodes = TokenTree::chain(if missing.is_empty() { block } else { missing });
         let (mut first_output, is_last) = (nodes.len(), missing.is_empty());
         if is_last {
@@ -190,7 +180,7 @@ impl<F: Forward> BlockModel<F> {
         request: ForwardRequest<'a>,
         prefill_rows: usize,
     ) -> Result<Option<PlannedPass<'a>>, ModelError> {
-        let features = self.check(&request)?;
+        let features = context_features(&request, self.architecture())?;
         let ForwardRequest { sequence, tokens, tree, first_row, .. } = request;
         // The row of the last token is always computed, because it predicts.
         let before = &tokens[..tokens.len() - 1];
@@ -203,7 +193,8 @@ impl<F: Forward> BlockModel<F> {
         let missing = &missing[..missing.len().min(prefill_rows)];
         // The row of token `p` reads the features of token `p - 1`.
         let read = held.saturating_sub(1)..held + missing.len() - 1;
-        let rows = self.feature_rows(features, read, before.len())?;
+        let sizes = (before.len(), self.architecture().feature_width());
+        let rows = feature_rows(features, read, sizes)?;
         let none = || Feature::None(Arc::clone(&self.no_feature));
         let mut features: Vec<Feature<'a>> = Vec::new();
         if held == 0 {
@@ -221,24 +212,6 @@ impl<F: Forward> BlockModel<F> {
         self.pool.reserve(sequence, &nodes, nodes.len()).map_err(no_storage)?;
         let kept = missing.len();
         Ok(Some(PlannedPass { entry, request, nodes, kept, first_output, features, is_last }))
-    }
-
-    /// Returns the features of these tokens, of a context of so many tokens.
-    fn feature_rows<'a>(
-        &self,
-        features: &'a Features,
-        read: Range<usize>,
-        tokens: usize,
-    ) -> Result<Vec<&'a [f32]>, ModelError> {
-        let expected = self.architecture().feature_width();
-        let rows: Vec<&'a [f32]> = features.rows_from(read.start).take(read.len()).collect();
-        match rows.iter().position(|row| row.len() != expected) {
-            Some(row) => {
-                let (token, found) = (read.start + row, rows[row].len());
-                Err(ModelError::Features { tokens, expected, token, found })
-            }
-            None => Ok(rows),
-        }
     }
 
     /// Runs the planned passes as one, and records the rows that stay in the cache of those that
@@ -337,3 +310,36 @@ impl<F: Forward> LanguageModel for BlockModel<F> {
 }
 
 impl<F: Forward> FeatureModel for BlockModel<F> {}
+
+/// Checks a request, and returns the features of its context: all its tokens but the last.
+pub(crate) fn context_features<'a>(
+    request: &ForwardRequest<'a>,
+    model: &Architecture,
+) -> Result<&'a Features, ModelError> {
+    check_request(request, model.context_length, model.embedded_tokens())?;
+    let context = request.tokens.len() - 1;
+    let token = request.features.map_or(0, Features::len);
+    match request.features {
+        Some(features) if token >= context => Ok(features),
+        _ => {
+            let expected = model.feature_width();
+            Err(ModelError::Features { tokens: context, expected, token, found: 0 })
+        }
+    }
+}
+
+/// Returns the features of these tokens, of a context of so many tokens, with a width.
+pub(crate) fn feature_rows(
+    features: &Features,
+    read: Range<usize>,
+    (tokens, expected): (usize, usize),
+) -> Result<Vec<&[f32]>, ModelError> {
+    let rows: Vec<&[f32]> = features.rows_from(read.start).take(read.len()).collect();
+    match rows.iter().position(|row| row.len() != expected) {
+        Some(row) => {
+            let (token, found) = (read.start + row, rows[row].len());
+            Err(ModelError::Features { tokens, expected, token, found })
+        }
+        None => Ok(rows),
+    }
+}

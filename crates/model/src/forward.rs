@@ -81,6 +81,9 @@ pub struct SequencePass<'a> {
 pub enum RowFeature<'a> {
     /// A feature of the target: `[feature width]`.
     Target(&'a [f32]),
+    /// The same, where only the keys and values of the row are computed: that of a token before a
+    /// block, or before rows on the target's keys. All rows of a pass are of this kind, or none.
+    Context(&'a [f32]),
     /// The hidden state that the model itself has computed for the row before: `[hidden]`.
     Predicted(&'a [f32]),
     /// The trained feature of the row's mask token.
@@ -129,6 +132,13 @@ impl<'a> SequencePass<'a> {
 }
 
 impl Pass<'_> {
+    /// Returns whether only the keys and values of the rows are computed.
+    #[must_use]
+    pub fn is_context(&self) -> bool {
+        let mut features = self.sequences.iter().flat_map(|sequence| sequence.features);
+        features.any(|feature| matches!(feature, RowFeature::Context(_)))
+    }
+
     /// Returns whether none of the sequences needs its rows any more.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {

@@ -14,6 +14,7 @@ mod heads_model;
 mod model_probe;
 mod sequence_runner;
 mod split_model;
+mod target_keys_model;
 
 pub use block_model::BlockModel;
 pub use cached_transformer::{CachedTransformer, DEFAULT_CACHE_BYTES, DRAFTER_CACHE_BYTES};
@@ -26,3 +27,4 @@ pub use heads_model::HeadsModel;
 pub use model_probe::ModelProbe;
 pub use sequence_runner::SequenceRunner;
 pub use split_model::{SplitModel, SplitPages};
+pub use target_keys_model::TargetKeysModel;

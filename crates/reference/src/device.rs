@@ -120,7 +120,11 @@ impl ReferenceDevice {
     /// Computes the first layer's input.
     fn input(&self, token: TokenId, position: usize, feature: Option<RowFeature<'_>>) -> Vec<f32> {
         let values = match feature {
-            Some(RowFeature::Target(values) | RowFeature::Predicted(values)) => values,
+            Some(
+                RowFeature::Target(values)
+                | RowFeature::Context(values)
+                | RowFeature::Predicted(values),
+            ) => values,
             Some(RowFeature::Mask) => self.model.mask_feature(token),
             None => &[],
         };
@@ -132,6 +136,14 @@ impl ReferenceDevice {
                 Input::Feature { normed_predictions: true, .. },
                 Some(RowFeature::Predicted(predicted)),
             ) => self.model.final_norm(predicted),
+            (Input::TargetKeys { .. }, Some(RowFeature::Context(_))) => values.to_vec(),
+            (Input::TargetKeys { width }, feature) => {
+                let read = match feature {
+                    Some(RowFeature::Predicted(state)) => self.model.prediction(state),
+                    _ => self.model.normed_feature(&values[values.len() - width..]),
+                };
+                self.model.fuse(&[self.model.embed(token), read].concat())
+            }
             (Input::UnprojectedFeature, _)
             | (Input::Feature { .. }, Some(RowFeature::Predicted(_))) => values.to_vec(),
             (Input::NormedEmbeddingAndFeature, feature) => {
@@ -179,10 +191,13 @@ impl ReferenceDevice {
             storage.keys_and_values.insert((layer, row.place()), cached);
         }
         let (window, source) = (attention.window, attention.keys_of.unwrap_or(layer));
+        // Rows on the target's keys have none of their own.
+        let has_own = !matches!(self.model.architecture().input, Input::TargetKeys { .. });
         let attend = |(row, input): (&Row, &Vec<f32>)| {
             let first = (row.position() + 1).saturating_sub(window.unwrap_or(usize::MAX));
             let later = row.later.iter().filter(|_| attention.sees_block);
-            let visible = row.path[first..].iter().chain(later).map(|&place| {
+            let end = row.path.len() - usize::from(!has_own);
+            let visible = row.path[first..end].iter().chain(later).map(|&place| {
                 let [keys, values] = &storage.keys_and_values[&(source, place)];
                 [&keys[..], &values[..]]
             });
@@ -273,17 +288,24 @@ impl Forward for ReferenceDevice {
             pass.sequences.iter().flat_map(|sequence| self.rows(sequence)).collect();
         self.store_features(0, &rows, storage);
         let n_layers = self.architecture().layers.len();
-        let has_features = pass.sequences.iter().any(|sequence| !sequence.features.is_empty());
-        if has_features && matches!(self.architecture().input, Input::Block { .. }) {
-            for (layer, row) in (0..n_layers).flat_map(|layer| rows.iter().map(move |r| (layer, r)))
-            {
-                let cached = self.model.keys_and_values(layer, &row.hidden, row.position());
+        let key_layers = self.architecture().key_layers();
+        if pass.is_context() {
+            let layers = if key_layers > 0 { key_layers } else { n_layers };
+            for (layer, row) in (0..layers).flat_map(|layer| rows.iter().map(move |r| (layer, r))) {
+                let input = match self.architecture().input {
+                    Input::TargetKeys { width } => {
+                        let part = &row.hidden[layer * width..][..width];
+                        self.model.attention_input(layer, part, &[])
+                    }
+                    _ => row.hidden.clone(),
+                };
+                let cached = self.model.keys_and_values(layer, &input, row.position());
                 storage.keys_and_values.insert((layer, row.place()), cached);
             }
             (self.logits, self.hidden) = (Vec::new(), Vec::new());
             return Ok(PassOutput { logits: &[], best: &[], hidden: &[], overflows: &[] });
         }
-        self.run(pass, 0..n_layers, &mut rows, storage)?;
+        self.run(pass, key_layers..n_layers, &mut rows, storage)?;
         Ok(self.finish(pass, rows))
     }
 }

@@ -58,6 +58,8 @@ impl ReferenceModel {
         });
         let mut absorbed: Vec<f32> = absorbed.collect();
         rotate(self.attention(layer), &mut absorbed, position);
+        let heads = absorbed.chunks_mut(latent.rope_dim + latent.rank);
+        heads.for_each(|head| self.cache_type.hadamard(&mut head[..latent.rope_dim]));
         absorbed
     }
 
@@ -76,6 +78,7 @@ impl ReferenceModel {
         let normed = self.latent_norm(layer, T::LatentNorm, latent, compressed);
         let mut key = [rotated.to_vec(), normed].concat();
         rotate(self.attention(layer), &mut key, position);
+        self.cache_type.hadamard(&mut key[..latent.rope_dim]);
         key
     }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct ReferenceModel {
     architecture: Architecture,
     arithmetic: Arithmetic,
-    cache_type: CacheType,
+    pub(crate) cache_type: CacheType,
     tensors: HashMap<Tensor, Values>,
     /// The expansions of compressed keys and values, by layer and by head; empty without them.
     expansions: Vec<Vec<HeadExpansion>>,
@@ -253,6 +253,11 @@ impl ReferenceModel {
         self.project(Tensor::Fusion, Tensor::FusionBias, inputs)
     }
 
+    /// Computes what the row after a hidden state reads in place of the target's.
+    pub(crate) fn prediction(&self, hidden: &[f32]) -> Vec<f32> {
+        self.linear(Tensor::Prediction, &self.final_norm(hidden))
+    }
+
     /// Computes the state from which every layer has a token's keys and values, in a model that
     /// drafts blocks.
     pub(crate) fn context(&self, feature: &[f32]) -> Vec<f32> {
@@ -354,6 +359,7 @@ impl ReferenceModel {
         }
         limit(attention, &mut heads);
         rotate(attention, &mut heads, position);
+        heads.chunks_mut(attention.head_dim).for_each(|head| self.cache_type.hadamard(head));
         heads
     }
 

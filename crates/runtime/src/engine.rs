@@ -50,6 +50,7 @@ pub struct Engine {
     drafters: BTreeMap<usize, Box<dyn Drafter>>,
     targets: BTreeMap<usize, Box<dyn LanguageModel>>,
     constraints: Option<Arc<dyn CompileConstraint>>,
+    vocab_size: Option<usize>,
     forwards: ForwardLog,
     device_uses: DeviceUseLog,
 }
@@ -79,6 +80,13 @@ impl Engine {
     #[must_use]
     pub fn with_constraint_compiler(mut self, compiler: Arc<dyn CompileConstraint>) -> Self {
         self.constraints = Some(compiler);
+        self
+    }
+
+    /// Returns the engine for targets with this many tokens. A draft with any other fails.
+    #[must_use]
+    pub fn with_vocab_size(mut self, vocab_size: usize) -> Self {
+        self.vocab_size = Some(vocab_size);
         self
     }
 
@@ -126,11 +134,10 @@ impl Engine {
         self.compile_constraint(job);
         match role {
             Role::Drafter(index) => {
-                let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
                 let randomness = DrafterRandomness { randomness, index };
                 let context = draft_context(job, &randomness, cancel);
                 let mut drafted = Ok(Draft::empty());
-                draft_with_forced_tokens(drafter, &[context], &mut |_, draft| drafted = draft);
+                self.draft_checked(index, &[context], &mut |_, draft| drafted = draft);
                 drafted.map(JobOutput::Draft)
             }
             Role::Target(index) => {
@@ -154,7 +161,6 @@ impl Engine {
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
         jobs.iter().for_each(|(job, _)| self.compile_constraint(job));
-        let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
         let randomness: Vec<_> = jobs
             .iter()
             .map(|(job, _)| DrafterRandomness { randomness: randomness_of(job), index })
@@ -163,7 +169,28 @@ impl Engine {
         let contexts =
             contexts.map(|((job, cancel), randomness)| draft_context(job, randomness, cancel));
         let contexts: Vec<_> = contexts.collect();
-        draft_with_forced_tokens(drafter, &contexts, done);
+        self.draft_checked(index, &contexts, done);
+    }
+
+    /// Has a drafter draft. Tokens that the target does not have are the drafter's failure.
+    fn draft_checked(
+        &mut self,
+        index: usize,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
+        let vocab_size = self.vocab_size.unwrap_or(usize::MAX);
+        let check = |draft: Draft| {
+            let mut tokens = draft.tree.tokens().iter();
+            match tokens.find(|&&token| token as usize >= vocab_size) {
+                Some(&token) => Err(ModelError::Token { token, vocab_size }),
+                None => Ok(draft),
+            }
+        };
+        draft_with_forced_tokens(drafter, contexts, &mut |number, draft| {
+            done(number, draft.and_then(check));
+        });
     }
 
     /// Runs one forward pass for score jobs of different sequences. Returns the outputs of those

@@ -27,7 +27,7 @@ pub(crate) use forerun_lm::{
     LayerGroups, LayerOrder, LayeredModel, ModelError, Progress,
 };
 pub(crate) use forerun_model::{
-    BlockModel, CachedTransformer, EagleModel, Forward, HeadsModel, SequenceRunner,
+    BlockModel, CachedTransformer, EagleModel, Forward, HeadsModel, SequenceRunner, TargetKeysModel,
 };
 pub(crate) use forerun_reference::{ReferenceDevice, ReferenceHeads, ReferenceModel};
 pub(crate) use proptest::prelude::*;

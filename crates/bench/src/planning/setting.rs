@@ -226,8 +226,7 @@ impl Trees {
 }
 
 /// The names of the drafters that are simulated.
-pub(super) const SIMULATED: &str =
-    "model, prompt-lookup, eagle, medusa, hydra, dflash, dflash2, dspark, mtp and parallel";
+pub(super) const SIMULATED: &str = "model, prompt-lookup, eagle, medusa, hydra, dflash, dflash2, dspark, mtp, assistant and parallel";
 
 /// Returns whether the drafts of a drafter follow from the text and the target's hidden states, so
 /// that they can be recorded at every position and replayed.
@@ -241,6 +240,7 @@ fn is_simulated(drafter: DrafterKind) -> bool {
         Kind::DFlash2,
         Kind::DSpark,
         Kind::Mtp,
+        Kind::Assistant,
         Kind::Parallel,
     ];
     runs_ahead(drafter) || on_features.contains(&drafter)

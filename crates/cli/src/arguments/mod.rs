@@ -30,7 +30,7 @@ use forerun::{ModelSource, TokenId, VerificationChoice, WeightType, WeightTypes}
 use headings::{CHAT, DRAFTING, OUTPUT, PROMPTS, SAMPLING, STOPPING, STRUCTURE};
 use samplers::SamplerArguments;
 use std::path::PathBuf;
-use values::{ChosenTypes, token_bias};
+use values::{ChosenCacheType, ChosenTypes, token_bias};
 
 #[cfg(feature = "laboratory")]
 pub(crate) use analyze::{AcceptanceArguments, Analyze, LayersArguments};
@@ -131,7 +131,6 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "it is parsed once")]
 pub(crate) enum Command {
     /// Continue a prompt.
     ///
@@ -436,6 +435,15 @@ pub(crate) struct DevicesArguments {
     )]
     pub(crate) dtype: ChosenTypes,
 
+    /// Type of the cached keys and values.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "auto",
+        value_parser = values::cache_type_or_auto()
+    )]
+    pub(crate) kv_type: ChosenCacheType,
+
     /// Number of threads, one for each core [default: see `forerun devices`]
     #[arg(long, short = 't', value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -541,6 +549,15 @@ pub(crate) struct QualityBenchArguments {
         value_parser = values::weight_types_or_all()
     )]
     pub(crate) dtype: Vec<Vec<WeightTypes>>,
+
+    /// Type of the cached keys and values of the models that are compared with f32.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "auto",
+        value_parser = values::cache_type_or_auto()
+    )]
+    pub(crate) kv_type: ChosenCacheType,
 
     /// Drafters to compare with the model.
     #[arg(long, value_name = "MODEL", num_args = 1..)]

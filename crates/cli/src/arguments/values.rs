@@ -64,12 +64,13 @@ const WEIGHT_TYPES: [Name; 16] = [
     ("mxfp4", "4-bit floats, blocks of 32"),
 ];
 
-const CACHE_TYPES: [Name; 5] = [
+const CACHE_TYPES: [Name; 6] = [
     ("auto", "f32 if all weights are f32, otherwise f16"),
     F32,
     ("f16", "16-bit IEEE floats: up to 65,504"),
     ("bf16", "16-bit brain floats: the range of f32, less precise"),
     ("q8", "8-bit integers in blocks of 32 with a scale: 56 % of the memory of f16"),
+    ("q4", "4-bit integers in blocks of 32 with a scale: 28 % of the memory of f16"),
 ];
 
 const MIXES: [Name; 9] = [

@@ -12,8 +12,8 @@ mod totals;
 use crate::arguments::{ChatArguments, EngineArguments, RunArguments};
 use crate::flags::with_flags;
 use crate::generate::{
-    OUTPUT_FAILED, Output, TRANSLATED, cannot_write, demonstration, detail_plan, exit_code,
-    finish_reason, json_report, options, request, suggested_sampling, summary,
+    OUTPUT_FAILED, Output, TRANSLATED, cannot_write, demonstration, detail_plan, detail_reasons,
+    exit_code, finish_reason, json_report, options, request, suggested_sampling,
 };
 use crate::note::detail;
 use crate::word_wrap::WordWrap;
@@ -271,7 +271,8 @@ impl Session<'_> {
             ));
         }
         self.note_end(&reply, interrupted);
-        detail(summary(self.engine, &reply.answer));
+        detail_reasons(&reply.answer);
+        detail(reply.answer.summary());
         self.totals.add(&reply.answer);
         Ok(Ended { answer: reply.answer, interrupted, is_repetitive })
     }

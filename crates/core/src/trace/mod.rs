@@ -133,7 +133,7 @@ pub struct Trace {
     /// The spans, in the order in which they ended.
     pub spans: Vec<Span>,
     /// What the planner decided after the first step, and why, if this is the trace of one answer
-    /// whose drafts follow a planner.
+    /// whose drafts follow a planner (`DraftTokens::Auto`). Otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
 }
@@ -220,7 +220,7 @@ impl Trace {
         }
     }
 
-    /// Returns the reasons of all decisions, the most frequent first.
+    /// Returns the reasons of all [decisions](Self::decisions), the most frequent first.
     #[must_use]
     pub fn reasons(&self) -> Vec<DecisionReason<'_>> {
         let mut reasons: Vec<DecisionReason<'_>> = Vec::new();

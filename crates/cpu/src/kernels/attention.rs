@@ -6,7 +6,8 @@
 
 use super::LANES;
 use super::attention_shape::AttentionShape;
-use super::keys_values::{Cached, Keys, KeysValues, Pages, SequenceRows};
+use super::cached::Cached;
+use super::keys_values::{Keys, KeysValues, Pages, SequenceRows, of_type};
 use super::shared::SharedSlice;
 use crate::team::Team;
 use forerun_cache::{PageId, PageTable, RowPlace};
@@ -121,6 +122,17 @@ impl TreeMask {
         self.rows.last_mut().expect("the new row").window_end = own + 1;
     }
 
+    /// Adds a row of the last sequence at the position `end`, in the slot `own`, which has no key and
+    /// no value. The slots below `end` are visible to it, except those that are too early for a
+    /// window.
+    ///
+    /// # Panics
+    /// If there is no sequence: a programming error.
+    pub(crate) fn push_after(&mut self, own: usize, end: usize) {
+        self.push(own, end, std::iter::empty());
+        self.rows.last_mut().expect("the new row").window_end = end + 1;
+    }
+
     /// Returns the place of a row's own key and value.
     pub(crate) fn place(&self, row: usize) -> RowPlace {
         self.rows[row].own
@@ -172,12 +184,7 @@ pub(crate) fn attention(
     scratch: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    match cached {
-        KeysValues::Full(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
-        KeysValues::Half(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
-        KeysValues::Brain(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
-        KeysValues::Byte(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
-    }
+    of_type!(cached, pages => run_tasks(team, shape, queries, pages, mask, scratch, out));
 }
 
 fn run_tasks<C: Cached>(
@@ -248,7 +255,7 @@ fn run_tasks<C: Cached>(
 }
 
 /// The attention of some queries of one key/value head.
-struct Task<'a, C> {
+struct Task<'a, C: Cached> {
     shape: AttentionShape,
     queries: Queries<'a>,
     cached: SequenceRows<'a, C>,
@@ -702,6 +709,9 @@ mod tests {
                         let dims = dims.clone();
                         let select = move |row: &[f32]| -> Vec<f32> {
                             let mut head = row[dims.clone()].to_vec();
+                            if seed == 2 {
+                                cache_type.hadamard(&mut head[..first_value.unwrap_or(head_dim)]);
+                            }
                             cache_type.round(&mut head);
                             head.split_off(first)
                         };

@@ -3,164 +3,16 @@
 use super::Isa;
 use super::LANES;
 use super::attention_shape::AttentionShape;
-use bytemuck::{Pod, Zeroable, cast_slice_mut};
+use super::cached::{BLOCK_LANES, Brain, Byte, Cached, Full, Half, Nibble, padded};
+use bytemuck::cast_slice_mut;
 use forerun_cache::{PAGE_ROWS, PageId, PageTable, RowPlace};
-use forerun_formats::{CacheType, QUANT_BLOCK, quantize_to_i8};
+use forerun_formats::{CacheType, QUANT_BLOCK, hadamard};
 use forerun_lm::CachePart;
 use forerun_vector::{Lanes, Vectorized, vectorize};
-use half::{bf16, f16};
 use std::ops::Range;
 
 /// Blocks of 16 rows in a page.
 const BLOCKS: usize = PAGE_ROWS / LANES;
-
-/// Vectors of 16 lanes in a block of numbers with the same scale.
-const BLOCK_LANES: usize = QUANT_BLOCK / LANES;
-
-/// A vector of sixteen cached numbers.
-pub(crate) trait Cached: Pod + Default + Send + Sync {
-    type Number: Copy + Into<f32>;
-    /// Whether each block of 32 dimensions of a row has a scale, with which its numbers are
-    /// multiplied.
-    const IS_SCALED: bool = false;
-    fn load<L: Lanes>(&self) -> L;
-    /// Rounds up to 32 numbers to the cache's type. Returns their vectors, and their scale.
-    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32);
-    fn numbers(&self) -> &[Self::Number; LANES];
-    fn numbers_mut(&mut self) -> &mut [Self::Number; LANES];
-}
-
-/// Full precision.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
-pub(crate) struct Full([f32; LANES]);
-
-/// Half precision: half the memory, and half the time to read it.
-#[repr(C, align(32))]
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
-pub(crate) struct Half([f16; LANES]);
-
-/// bfloat16: as small as half precision, with the range of full precision.
-#[repr(C, align(32))]
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
-pub(crate) struct Brain([bf16; LANES]);
-
-/// 8-bit integers, with a scale for every 32 dimensions of a row.
-#[repr(C, align(16))]
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
-pub(crate) struct Byte([i8; LANES]);
-
-impl Cached for Full {
-    type Number = f32;
-
-    #[inline(always)]
-    fn load<L: Lanes>(&self) -> L {
-        L::load(&self.0)
-    }
-
-    #[inline(always)]
-    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32) {
-        (vectors(values).map(Self), 1.0)
-    }
-
-    #[inline(always)]
-    fn numbers(&self) -> &[f32; LANES] {
-        &self.0
-    }
-
-    #[inline(always)]
-    fn numbers_mut(&mut self) -> &mut [f32; LANES] {
-        &mut self.0
-    }
-}
-
-impl Cached for Half {
-    type Number = f16;
-
-    #[inline(always)]
-    fn load<L: Lanes>(&self) -> L {
-        L::widen(&self.0)
-    }
-
-    #[inline(always)]
-    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32) {
-        (vectors(values).map(|numbers| Self(L::load(&numbers).narrow())), 1.0)
-    }
-
-    #[inline(always)]
-    fn numbers(&self) -> &[f16; LANES] {
-        &self.0
-    }
-
-    #[inline(always)]
-    fn numbers_mut(&mut self) -> &mut [f16; LANES] {
-        &mut self.0
-    }
-}
-
-impl Cached for Brain {
-    type Number = bf16;
-
-    #[inline(always)]
-    fn load<L: Lanes>(&self) -> L {
-        let mut numbers = [0.0; LANES];
-        for (number, stored) in numbers.iter_mut().zip(&self.0) {
-            *number = f32::from_bits(u32::from(stored.to_bits()) << 16);
-        }
-        L::load(&numbers)
-    }
-
-    #[inline(always)]
-    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32) {
-        (vectors(values).map(|numbers| Self(numbers.map(bf16::from_f32))), 1.0)
-    }
-
-    #[inline(always)]
-    fn numbers(&self) -> &[bf16; LANES] {
-        &self.0
-    }
-
-    #[inline(always)]
-    fn numbers_mut(&mut self) -> &mut [bf16; LANES] {
-        &mut self.0
-    }
-}
-
-impl Cached for Byte {
-    type Number = i8;
-    const IS_SCALED: bool = true;
-
-    #[inline(always)]
-    fn load<L: Lanes>(&self) -> L {
-        let mut numbers = [0.0; LANES];
-        for (number, stored) in numbers.iter_mut().zip(&self.0) {
-            *number = f32::from(*stored);
-        }
-        L::load(&numbers)
-    }
-
-    #[inline(always)]
-    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32) {
-        let mut vectors = [Self::default(); BLOCK_LANES];
-        let mut quants = [0; QUANT_BLOCK];
-        let scale = quantize_to_i8(&padded(values), &mut quants);
-        let (chunks, _) = quants.as_chunks();
-        for (vector, chunk) in vectors.iter_mut().zip(chunks) {
-            vector.0 = *chunk;
-        }
-        (vectors, scale)
-    }
-
-    #[inline(always)]
-    fn numbers(&self) -> &[i8; LANES] {
-        &self.0
-    }
-
-    #[inline(always)]
-    fn numbers_mut(&mut self) -> &mut [i8; LANES] {
-        &mut self.0
-    }
-}
 
 /// Keys and values of one layer.
 pub(crate) enum KeysValues {
@@ -168,7 +20,22 @@ pub(crate) enum KeysValues {
     Half(Pages<Half>),
     Brain(Pages<Brain>),
     Byte(Pages<Byte>),
+    Nibble(Pages<Nibble>),
 }
+
+/// Computes the same for the pages of any type.
+macro_rules! of_type {
+    ($keys_values:expr, $pages:ident => $result:expr) => {
+        match $keys_values {
+            KeysValues::Full($pages) => $result,
+            KeysValues::Half($pages) => $result,
+            KeysValues::Brain($pages) => $result,
+            KeysValues::Byte($pages) => $result,
+            KeysValues::Nibble($pages) => $result,
+        }
+    };
+}
+pub(super) use of_type;
 
 impl KeysValues {
     /// Creates an empty store.
@@ -178,27 +45,18 @@ impl KeysValues {
             CacheType::F16 => Self::Half(Pages::new(shape)),
             CacheType::Bf16 => Self::Brain(Pages::new(shape)),
             CacheType::Q8 => Self::Byte(Pages::new(shape)),
+            CacheType::Q4 => Self::Nibble(Pages::new(shape)),
         }
     }
 
     /// Allocates a page's memory, if it is not allocated yet.
     pub(crate) fn reserve(&mut self, page: PageId) {
-        match self {
-            Self::Full(cached) => cached.reserve(page),
-            Self::Half(cached) => cached.reserve(page),
-            Self::Brain(cached) => cached.reserve(page),
-            Self::Byte(cached) => cached.reserve(page),
-        }
+        of_type!(self, cached => cached.reserve(page));
     }
 
     /// Frees a page's memory.
     pub(crate) fn release(&mut self, page: PageId) {
-        match self {
-            Self::Full(cached) => cached.pages[page.index()] = Page::default(),
-            Self::Half(cached) => cached.pages[page.index()] = Page::default(),
-            Self::Brain(cached) => cached.pages[page.index()] = Page::default(),
-            Self::Byte(cached) => cached.pages[page.index()] = Page::default(),
-        }
+        of_type!(self, cached => cached.pages[page.index()] = Page::default());
     }
 
     /// Writes a key (after RoPE) and a value, each `[n_kv_heads, head_dim]`. Values that are a part
@@ -210,75 +68,47 @@ impl KeysValues {
         keys: &[f32],
         values: &[f32],
     ) -> Option<CachePart> {
-        match self {
-            Self::Full(cached) => {
-                vectorize(isa, Write { cached, place, keys, values });
-                None
-            }
-            Self::Half(cached) => {
-                vectorize(isa, Write { cached, place, keys, values });
-                let mut parts = [(CachePart::Key, keys), (CachePart::Value, values)].into_iter();
-                parts.find(|(_, numbers)| exceeds_half(numbers)).map(|(part, _)| part)
-            }
-            Self::Brain(cached) => {
-                vectorize(isa, Write { cached, place, keys, values });
-                None
-            }
-            Self::Byte(cached) => {
-                vectorize(isa, Write { cached, place, keys, values });
-                None
-            }
-        }
+        of_type!(self, cached => vectorize(isa, Write { cached, place, keys, values }));
+        let mut parts = [(CachePart::Key, keys), (CachePart::Value, values)].into_iter();
+        let overflow = match self {
+            Self::Half(_) => parts.find(|(_, numbers)| exceeds_half(numbers)),
+            _ => None,
+        };
+        overflow.map(|(part, _)| part)
     }
 
     /// Copies a row's key and value.
     pub(crate) fn copy(&mut self, from: RowPlace, to: RowPlace) {
-        match self {
-            Self::Full(cached) => cached.copy(from, to),
-            Self::Half(cached) => cached.copy(from, to),
-            Self::Brain(cached) => cached.copy(from, to),
-            Self::Byte(cached) => cached.copy(from, to),
+        of_type!(self, cached => cached.copy(from, to));
+    }
+
+    /// Rotates each query of a row as the keys are rotated: `[n_heads, head_dim]`.
+    pub(crate) fn rotate_queries(&self, head_dim: usize, queries: &mut [f32]) {
+        if let Self::Nibble(cached) = self {
+            for query in queries.chunks_exact_mut(head_dim) {
+                CacheType::Q4.hadamard(&mut query[..cached.key_dims]);
+            }
         }
     }
 
     /// Returns a row's key, then its value if it is stored by itself: `[2, n_kv_heads, head_dim]`.
     pub(crate) fn row(&self, place: RowPlace) -> Vec<f32> {
-        match self {
-            Self::Full(cached) => cached.row(place),
-            Self::Half(cached) => cached.row(place),
-            Self::Brain(cached) => cached.row(place),
-            Self::Byte(cached) => cached.row(place),
-        }
+        of_type!(self, cached => cached.row(place))
     }
 
     /// Returns the size of one row's key and value in bytes, without padding.
     pub(crate) fn row_bytes(&self) -> usize {
-        match self {
-            Self::Full(cached) => cached.row_bytes(),
-            Self::Half(cached) => cached.row_bytes(),
-            Self::Brain(cached) => cached.row_bytes(),
-            Self::Byte(cached) => cached.row_bytes(),
-        }
+        of_type!(self, cached => cached.row_bytes())
     }
 
     /// Returns the memory of a page, in parts.
     pub(crate) fn page_parts(&mut self, page: PageId) -> [&mut [u8]; 4] {
-        match self {
-            Self::Full(cached) => cached.pages[page.index()].parts(),
-            Self::Half(cached) => cached.pages[page.index()].parts(),
-            Self::Brain(cached) => cached.pages[page.index()].parts(),
-            Self::Byte(cached) => cached.pages[page.index()].parts(),
-        }
+        of_type!(self, cached => cached.pages[page.index()].parts())
     }
 
     /// Returns the allocated memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::Full(cached) => cached.bytes(),
-            Self::Half(cached) => cached.bytes(),
-            Self::Brain(cached) => cached.bytes(),
-            Self::Byte(cached) => cached.bytes(),
-        }
+        of_type!(self, cached => cached.bytes())
     }
 }
 
@@ -286,7 +116,7 @@ impl KeysValues {
 /// scores are computed in parallel without adding across lanes. Its values are
 /// `[16 rows][head_dim]`, padded to whole vectors of 16. Values that are a part of the keys are not
 /// stored again.
-pub(crate) struct Pages<C> {
+pub(crate) struct Pages<C: Cached> {
     n_heads: usize,
     head_dim: usize,
     /// Vectors of 16 lanes in a value row; 0 if values are not stored.
@@ -295,18 +125,20 @@ pub(crate) struct Pages<C> {
     scales: usize,
     /// Scales of a head's value in a row.
     value_scales: usize,
+    /// Dimensions of a key that are not a part of its value.
+    key_dims: usize,
     pages: Vec<Page<C>>,
 }
 
 /// The keys and values of a page, `[blocks][n_heads][..]` each; empty without memory.
-struct Page<C> {
+struct Page<C: Cached> {
     keys: Vec<C>,
     values: Vec<C>,
-    key_scales: Vec<[f32; LANES]>, // [blocks][n_heads][scales][16 rows]
-    value_scales: Vec<f32>,        // [blocks][n_heads][16 rows][scales]
+    key_scales: Vec<C::Scales>, // [blocks][n_heads][scales][16 rows]
+    value_scales: Vec<C::Scales>,
 }
 
-impl<C> Default for Page<C> {
+impl<C: Cached> Default for Page<C> {
     fn default() -> Self {
         let [keys, values] = [Vec::new(), Vec::new()];
         Self { keys, values, key_scales: Vec::new(), value_scales: Vec::new() }
@@ -327,12 +159,12 @@ impl<C: Cached> Page<C> {
 
 /// The keys of one head in a block of 16 rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Keys<'a, C> {
-    vectors: &'a [C],           // [head_dim]
-    scales: &'a [[f32; LANES]], // [scales]
+pub(crate) struct Keys<'a, C: Cached> {
+    vectors: &'a [C],        // [head_dim]
+    scales: &'a [C::Scales], // [scales]
 }
 
-impl<C> Default for Keys<'_, C> {
+impl<C: Cached> Default for Keys<'_, C> {
     fn default() -> Self {
         Self { vectors: &[], scales: &[] }
     }
@@ -355,15 +187,15 @@ impl<C: Cached> Keys<'_, C> {
     #[inline(always)]
     pub(crate) fn load<L: Lanes>(&self, dim: usize) -> L {
         let vector: L = self.vectors[dim].load();
-        if C::IS_SCALED { vector.mul(L::load(&self.scales[dim / QUANT_BLOCK])) } else { vector }
+        if C::IS_SCALED { vector.mul(self.scales[dim / QUANT_BLOCK].load()) } else { vector }
     }
 }
 
 /// The values of one head in a block of 16 rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Values<'a, C> {
-    vectors: &'a [C],  // [16 rows][lanes]
-    scales: &'a [f32], // [16 rows][scales]
+pub(crate) struct Values<'a, C: Cached> {
+    vectors: &'a [C],        // [16 rows][lanes]
+    scales: &'a [C::Scales], // [scales]
     lanes: usize,
 }
 
@@ -376,9 +208,8 @@ impl<'a, C: Cached> Values<'a, C> {
         for (index, (loaded, vector)) in loaded.iter_mut().zip(vectors).enumerate() {
             *loaded = vector.load();
             if C::IS_SCALED {
-                let scales = self.lanes.div_ceil(BLOCK_LANES);
-                let scale = self.scales[row * scales + (lane + index) / BLOCK_LANES];
-                *loaded = loaded.mul(L::splat(scale));
+                let scale = self.scales[(lane + index) / BLOCK_LANES].get(row);
+                *loaded = loaded.mul(L::splat(scale.into()));
             }
         }
         loaded
@@ -387,7 +218,7 @@ impl<'a, C: Cached> Values<'a, C> {
 
 /// The keys and values of one sequence, by its slots.
 #[derive(Clone, Copy)]
-pub(crate) struct SequenceRows<'a, C> {
+pub(crate) struct SequenceRows<'a, C: Cached> {
     pub(crate) pages: &'a Pages<C>,
     pub(crate) table: PageTable<'a>,
 }
@@ -414,7 +245,8 @@ impl<C: Cached> Pages<C> {
             Some(_) => (0, 0),
             None => (head_dim.div_ceil(LANES), scales),
         };
-        Self { n_heads, head_dim, lanes, scales, value_scales, pages: Vec::new() }
+        let key_dims = first_value.unwrap_or(head_dim);
+        Self { n_heads, head_dim, lanes, scales, value_scales, key_dims, pages: Vec::new() }
     }
 
     fn reserve(&mut self, page: PageId) {
@@ -426,8 +258,8 @@ impl<C: Cached> Pages<C> {
             let heads = BLOCKS * self.n_heads;
             page.keys = vec![C::default(); heads * self.head_dim];
             page.values = vec![C::default(); heads * LANES * self.lanes];
-            page.key_scales = vec![[0.0; LANES]; heads * self.scales];
-            page.value_scales = vec![0.0; heads * LANES * self.value_scales];
+            page.key_scales = vec![C::Scales::default(); heads * self.scales];
+            page.value_scales = vec![C::Scales::default(); heads * self.value_scales];
         }
     }
 
@@ -445,7 +277,7 @@ impl<C: Cached> Pages<C> {
         page: PageId,
         block: usize,
         head: usize,
-    ) -> (&mut [C], &mut [[f32; LANES]]) {
+    ) -> (&mut [C], &mut [C::Scales]) {
         let (vectors, scales) =
             (self.part(block, head, self.head_dim), self.part(block, head, self.scales));
         let page = &mut self.pages[page.index()];
@@ -456,20 +288,18 @@ impl<C: Cached> Pages<C> {
     fn values(&self, page: PageId, block: usize, head: usize) -> Values<'_, C> {
         let page = &self.pages[page.index()];
         let vectors = &page.values[self.part(block, head, LANES * self.lanes)];
-        let scales = &page.value_scales[self.part(block, head, LANES * self.value_scales)];
+        let scales = &page.value_scales[self.part(block, head, self.value_scales)];
         Values { vectors, scales, lanes: self.lanes }
     }
 
-    /// Returns the vectors of a row's value and their scales, to write to them.
+    /// Returns the vectors of a row's value and the scales of its block, to write to them.
     #[inline(always)]
-    fn value_mut(&mut self, place: RowPlace, head: usize) -> (&mut [C], &mut [f32]) {
+    fn value_mut(&mut self, place: RowPlace, head: usize) -> (&mut [C], &mut [C::Scales]) {
         let (block, row) = (place.row / LANES, place.row % LANES);
         let vectors = self.part(block, head, LANES * self.lanes).start + row * self.lanes;
-        let scales =
-            self.part(block, head, LANES * self.value_scales).start + row * self.value_scales;
+        let scales = self.part(block, head, self.value_scales);
         let page = &mut self.pages[place.page.index()];
-        let vectors = &mut page.values[vectors..vectors + self.lanes];
-        (vectors, &mut page.value_scales[scales..scales + self.value_scales])
+        (&mut page.values[vectors..vectors + self.lanes], &mut page.value_scales[scales])
     }
 
     /// Returns the range of a head in a block of rows, if each head has `len` elements.
@@ -485,13 +315,12 @@ impl<C: Cached> Pages<C> {
         let [to_block, to_row] = [to.row / LANES, to.row % LANES];
         for head in 0..self.n_heads {
             for dim in 0..self.head_dim {
-                let number =
-                    self.keys(from.page, from_block, head).vectors[dim].numbers()[from_row];
-                self.keys_mut(to.page, to_block, head).0[dim].numbers_mut()[to_row] = number;
+                let number = self.keys(from.page, from_block, head).vectors[dim].get(from_row);
+                self.keys_mut(to.page, to_block, head).0[dim].set(to_row, number);
             }
             for index in 0..self.scales {
-                let scale = self.keys(from.page, from_block, head).scales[index][from_row];
-                self.keys_mut(to.page, to_block, head).1[index][to_row] = scale;
+                let scale = self.keys(from.page, from_block, head).scales[index].get(from_row);
+                self.keys_mut(to.page, to_block, head).1[index].set(to_row, scale);
             }
             for lane in 0..self.lanes {
                 let values = self.values(from.page, from_block, head);
@@ -499,9 +328,8 @@ impl<C: Cached> Pages<C> {
                 self.value_mut(to, head).0[lane] = vector;
             }
             for index in 0..self.value_scales {
-                let values = self.values(from.page, from_block, head);
-                let scale = values.scales[from_row * self.value_scales + index];
-                self.value_mut(to, head).1[index] = scale;
+                let scale = self.values(from.page, from_block, head).scales[index].get(from_row);
+                self.value_mut(to, head).1[index].set(to_row, scale);
             }
         }
     }
@@ -518,14 +346,21 @@ impl<C: Cached> Pages<C> {
         let keys = self.keys(place.page, block, head);
         let values = self.values(place.page, block, head);
         let key = |dim: usize| {
-            let number: f32 = keys.vectors[dim].numbers()[row].into();
-            if C::IS_SCALED { number * keys.scales[dim / QUANT_BLOCK][row] } else { number }
+            let number: f32 = keys.vectors[dim].get(row).into();
+            if C::IS_SCALED {
+                number * keys.scales[dim / QUANT_BLOCK].get(row).into()
+            } else {
+                number
+            }
         };
         let value = |dim: usize| {
             let vector = &values.vectors[row * self.lanes + dim / LANES];
-            let number: f32 = vector.numbers()[dim % LANES].into();
-            let scale = row * self.value_scales + dim / QUANT_BLOCK;
-            if C::IS_SCALED { number * values.scales[scale] } else { number }
+            let number: f32 = vector.get(dim % LANES).into();
+            if C::IS_SCALED {
+                number * values.scales[dim / QUANT_BLOCK].get(row).into()
+            } else {
+                number
+            }
         };
         let value_dim = if self.has_values() { self.head_dim } else { 0 };
         ((0..self.head_dim).map(key).collect(), (0..value_dim).map(value).collect())
@@ -537,9 +372,9 @@ impl<C: Cached> Pages<C> {
     }
 
     fn row_bytes(&self) -> usize {
-        let head = self.head_dim * size_of::<C::Number>() + self.scales * size_of::<f32>();
+        let head = self.head_dim * size_of::<C>() + self.scales * size_of::<C::Scales>();
         let vectors = if self.has_values() { 2 } else { 1 };
-        vectors * self.n_heads * head
+        vectors * self.n_heads * head / LANES
     }
 
     fn bytes(&self) -> usize {
@@ -552,7 +387,7 @@ impl<C: Cached> Pages<C> {
 }
 
 /// Writes a row's key and value, each `[n_kv_heads, head_dim]`.
-struct Write<'a, C> {
+struct Write<'a, C: Cached> {
     cached: &'a mut Pages<C>,
     place: RowPlace,
     keys: &'a [f32],
@@ -563,18 +398,21 @@ impl<C: Cached> Vectorized for Write<'_, C> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Self { cached, place, keys, values } = self;
-        let (block, row) = (place.row / LANES, place.row % LANES);
+        let (block, row, key_dims) = (place.row / LANES, place.row % LANES, cached.key_dims);
         for (head, keys) in keys.chunks_exact(cached.head_dim).enumerate() {
             let (vectors, scales) = cached.keys_mut(place.page, block, head);
             let chunks = vectors.chunks_mut(QUANT_BLOCK).zip(keys.chunks(QUANT_BLOCK));
             for (index, (vectors, keys)) in chunks.enumerate() {
-                let (rounded, scale) = C::round::<L>(keys);
-                let numbers = rounded.iter().flat_map(Cached::numbers);
-                for (vector, &number) in vectors.iter_mut().zip(numbers) {
-                    vector.numbers_mut()[row] = number;
+                let mut block = padded(keys);
+                if C::ROTATES_KEYS && (index + 1) * QUANT_BLOCK <= key_dims {
+                    hadamard(&mut block);
+                }
+                let (rounded, scale) = C::round::<L>(&block[..keys.len()]);
+                for (dim, vector) in vectors.iter_mut().enumerate() {
+                    vector.set(row, rounded[dim / LANES].get(dim % LANES));
                 }
                 if C::IS_SCALED {
-                    scales[index][row] = scale;
+                    scales[index].set(row, scale);
                 }
             }
         }
@@ -585,7 +423,7 @@ impl<C: Cached> Vectorized for Write<'_, C> {
                 let (rounded, scale) = C::round::<L>(values);
                 vectors.copy_from_slice(&rounded[..vectors.len()]);
                 if C::IS_SCALED {
-                    scales[index] = scale;
+                    scales[index].set(row, scale);
                 }
             }
         }
@@ -599,25 +437,10 @@ fn exceeds_half(numbers: &[f32]) -> bool {
     numbers.iter().fold(false, |found, x| found | (x.abs() >= LIMIT) & x.is_finite())
 }
 
-/// Returns up to 32 numbers, padded with zeros.
-#[inline(always)]
-fn padded(values: &[f32]) -> [f32; QUANT_BLOCK] {
-    let mut block = [0.0; QUANT_BLOCK];
-    block[..values.len()].copy_from_slice(values);
-    block
-}
-
-/// Returns up to 32 numbers, padded with zeros, as vectors.
-#[inline(always)]
-fn vectors(values: &[f32]) -> [[f32; LANES]; BLOCK_LANES] {
-    let mut vectors = [[0.0; LANES]; BLOCK_LANES];
-    vectors.as_flattened_mut()[..values.len()].copy_from_slice(values);
-    vectors
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::f16;
 
     #[test]
     fn numbers_that_become_infinite_in_half_precision_are_found() {

@@ -29,6 +29,7 @@ mod avx512;
 mod block_conv;
 mod block_format;
 mod block_tile;
+mod cached;
 mod keys_values;
 mod linear;
 mod lines;

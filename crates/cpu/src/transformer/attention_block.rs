@@ -78,18 +78,18 @@ impl AttentionBlock {
         self.add_output(team, input, weights);
     }
 
-    /// Stores the keys and values of the tokens before a block, whose projections read `hidden` as
-    /// it is. The queries of the same product are not used.
+    /// Stores the keys and values of the tokens before a block, whose projections read `hidden`
+    /// after the norm. The queries of the same product, if there are any, are not used.
     pub(super) fn store_context(
         &mut self,
         team: &Team,
         input: &AttentionInput<'_>,
-        weights: &LayerWeights,
+        (weights, norm): (&LayerWeights, &PackedNorm),
         cached: &mut LayerCache,
     ) {
         self.overflows.clear();
         self.qkv.resize(input.rows.len() * weights.row_width(), 0.0);
-        self.norm(team, input, &PackedNorm::None);
+        self.norm(team, input, norm);
         self.projection(weights).compute(team);
         self.rotate_and_store(team, input, weights, Some(&mut cached.keys_values));
     }
@@ -259,7 +259,7 @@ impl AttentionBlock {
         let AttentionInput { norm, epsilon, rows, .. } = *input;
         let shape = weights.shape;
         // A member may have no heads.
-        if shape.n_heads == 0 {
+        if shape.row_width() == 0 {
             return;
         }
         let kv_width = if shape.has_keys { shape.kv_width() } else { 0 };
@@ -315,6 +315,9 @@ impl AttentionBlock {
         let mask = input.rows.mask(weights.sees_block);
         let (q_width, width) = (shape.q_width(), shape.row_width());
         let sinks = weights.sinks.as_deref();
+        for row in self.qkv.chunks_exact_mut(width) {
+            cached.rotate_queries(shape.head_dim, &mut row[..q_width]);
+        }
         let queries = Queries { rows: &self.qkv, stride: width, sinks };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);
         attention(team, shape, queries, cached, mask, scratch, attended);

@@ -38,7 +38,7 @@ impl Inputs {
     pub(super) fn add(
         &mut self,
         weights: &Weights,
-        isa: Isa,
+        team: &Team,
         sequence: &SequencePass<'_>,
         hidden: &mut Vec<f32>,
     ) {
@@ -49,10 +49,15 @@ impl Inputs {
                 add_positions(weights, sequence, hidden);
             }
             Input::Block { .. } if features.is_empty() => embed(weights, tokens, hidden),
-            _ => {
+            input => {
                 assert_eq!(features.len(), tokens.len(), "a feature for each row");
                 for (&token, &feature) in tokens.iter().zip(features) {
-                    self.add_row(weights, isa, (token, feature), hidden);
+                    match input {
+                        Input::TargetKeys { width } => {
+                            self.add_row_on_keys((weights, team), token, (feature, width), hidden);
+                        }
+                        _ => self.add_row(weights, team.isa(), (token, feature), hidden),
+                    }
                 }
             }
         }
@@ -68,7 +73,9 @@ impl Inputs {
     ) {
         let input = weights.architecture().input;
         let values = match feature {
-            RowFeature::Target(values) | RowFeature::Predicted(values) => values,
+            RowFeature::Target(values)
+            | RowFeature::Context(values)
+            | RowFeature::Predicted(values) => values,
             RowFeature::Mask => weights.mask_feature(token),
         };
         let is_fused = match input {
@@ -87,7 +94,9 @@ impl Inputs {
                 embed(weights, &[token], &mut self.embeddings);
                 !matches!(feature, RowFeature::Predicted(_))
             }
-            Input::Block { .. } | Input::EmbeddingPlusFeature { .. } => true,
+            Input::Block { .. } | Input::EmbeddingPlusFeature { .. } | Input::TargetKeys { .. } => {
+                true
+            }
             Input::Embedding | Input::UnprojectedFeature => false,
         };
         let final_norm = weights.final_norm.as_slice();
@@ -111,6 +120,39 @@ impl Inputs {
             Input::EmbeddingPlusFeature { .. } => embed(weights, &[token], hidden),
             _ => hidden.resize(hidden.len() + size, 0.0),
         }
+    }
+
+    /// Adds the row of a token and the last `width` numbers of a feature, or a prediction. The rows
+    /// of a context, of which layers read other parts, have no hidden state.
+    fn add_row_on_keys(
+        &mut self,
+        (weights, team): (&Weights, &Team),
+        token: TokenId,
+        (feature, width): (RowFeature<'_>, usize),
+        hidden: &mut Vec<f32>,
+    ) {
+        let Self { fused, fused_rows, unnormed, activations, .. } = self;
+        let size = weights.architecture().hidden_size;
+        match feature {
+            RowFeature::Context(_) | RowFeature::Mask => return,
+            RowFeature::Target(values) => {
+                embed(weights, &[token], fused);
+                let norms = &weights.inputs.feature_norms;
+                extend_normed(weights, team.isa(), norms, &values[values.len() - width..], fused);
+            }
+            RowFeature::Predicted(state) => {
+                embed(weights, &[token], fused);
+                unnormed.clear();
+                extend_normed(weights, team.isa(), weights.final_norm.as_slice(), state, unnormed);
+                let start = fused.len();
+                fused.resize(start + width, 0.0);
+                if let Some(matrix) = &weights.inputs.prediction {
+                    linear(team, unnormed, matrix, activations, &mut fused[start..]);
+                }
+            }
+        }
+        fused_rows.push(hidden.len() / size);
+        hidden.resize(hidden.len() + size, 0.0);
     }
 
     /// Projects the rows that need it to the first layer's input.
@@ -165,7 +207,7 @@ fn extend_normed(
 
 /// Appends the embeddings of tokens to `rows`.
 pub(super) fn embed(weights: &Weights, tokens: &[TokenId], rows: &mut Vec<f32>) {
-    let (size, start) = (weights.architecture().hidden_size, rows.len());
+    let (size, start) = (weights.architecture().embedding_width(), rows.len());
     rows.resize(start + tokens.len() * size, 0.0);
     for (row, &token) in rows[start..].chunks_exact_mut(size).zip(tokens) {
         weights.embed(token, row);

@@ -118,7 +118,8 @@ impl Rows {
         if matches!(architecture.input, Input::Block { .. }) || architecture.is_encoder() {
             self.add_to_block_mask(sequence, first_slot);
         }
-        self.add_to_tree_mask(sequence, first_slot);
+        let on_target_keys = matches!(architecture.input, Input::TargetKeys { .. });
+        self.add_to_tree_mask(sequence, first_slot, on_target_keys);
         if weights.has_states() {
             sequence.cache.add_state_steps(sequence.tree, &mut self.steps);
         }
@@ -132,10 +133,20 @@ impl Rows {
         self.in_blocks.extend(0..sequence.rows());
     }
 
-    /// Adds a sequence to the tree mask. Its tree's slots start at `first_slot`.
-    fn add_to_tree_mask(&mut self, sequence: &SequencePass<'_>, first_slot: usize) {
+    /// Adds a sequence to the tree mask. Its tree's slots start at `first_slot`. Rows on the target's
+    /// keys see those before it.
+    fn add_to_tree_mask(
+        &mut self,
+        sequence: &SequencePass<'_>,
+        first_slot: usize,
+        on_target_keys: bool,
+    ) {
         let tree = sequence.tree;
         self.tree_mask.push_sequence(sequence.cache.table());
+        if on_target_keys {
+            let slots = first_slot + sequence.held()..first_slot + tree.len();
+            return slots.for_each(|slot| self.tree_mask.push_after(slot, first_slot));
+        }
         // A node's ancestors and itself are the nodes `0..=node` exactly if its depth is
         // `node + 1`.
         let ends_chain = |node: Node| tree.depth(node) == node + 1;

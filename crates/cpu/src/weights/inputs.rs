@@ -17,6 +17,9 @@ pub(crate) struct InputWeights {
     masks: Vec<f32>, // [masks, hidden]
     /// The projection to the first layer's input.
     pub(crate) fusion: Option<PackedMatrix>,
+    /// The projection of a hidden state to what the next row reads, if it has one (Gemma 4's
+    /// assistants).
+    pub(crate) prediction: Option<PackedMatrix>,
     /// The norm of the embedding before the projection, if it has one (MTP).
     pub(crate) embedding_norm: Option<NormWeights>,
     /// The norms of the parts of a feature before its projection, or of the whole.
@@ -89,6 +92,9 @@ impl InputWeights {
             positions: architecture.positions.map(positions).transpose()?.unwrap_or_default(),
             masks: floats_if(has_masks, Tensor::MaskEmbeddings)?,
             fusion: has_fusion.then(fusion).transpose()?,
+            prediction: matches!(input, Input::TargetKeys { .. })
+                .then(|| matrix(Tensor::Prediction))
+                .transpose()?,
             embedding_norm: norm_if(
                 input == Input::NormedEmbeddingAndFeature,
                 Tensor::EmbeddingNorm,
@@ -108,7 +114,7 @@ impl InputWeights {
 
     pub(super) fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let own = self.own.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);
-        own.chain(&self.fusion)
+        own.chain(&self.fusion).chain(&self.prediction)
     }
 }
 

@@ -75,9 +75,13 @@ impl LayerPacker<'_> {
         let latent = attention.and_then(|attention| attention.latent.as_deref());
         let rope = attention.and_then(Rope::new).map(index_of);
         let qk_norms = || {
-            let has_keys = layer.has(T::KeyNorm, self.architecture.norm);
-            let keys = has_keys.then(|| self.vector(T::KeyNorm)).transpose()?.unwrap_or_default();
-            let queries = self.vector(T::QueryNorm)?;
+            let [queries, keys] = [T::QueryNorm, T::KeyNorm].map(|norm| {
+                let has_norm = layer.has(norm, self.architecture.norm);
+                Ok::<_, LoadError>(
+                    has_norm.then(|| self.vector(norm)).transpose()?.unwrap_or_default(),
+                )
+            });
+            let (queries, keys) = (queries?, keys?);
             let whole = has(|attention| attention.qk_norms == QkNorms::Whole);
             Ok::<_, LoadError>(PackedQkNorms { queries, keys, whole })
         };

@@ -170,6 +170,7 @@ impl PackedPart<'_> {
             (!architecture.shares_embedding).then_some(Tensor::Embedding),
             (architecture.head == Head::Own).then_some(Tensor::Head),
             architecture.fusion_inputs().map(|_| Tensor::Fusion),
+            architecture.tensors().find(|tensor| *tensor == Tensor::Prediction),
             architecture.own_input().map(|_| Tensor::LayerInputs),
             architecture.own_input().map(|_| Tensor::LayerInputProjection),
         ];

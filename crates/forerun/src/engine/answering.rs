@@ -105,6 +105,7 @@ impl Engine {
     ///
     /// ```
     /// use forerun::{AnswerEvent, Engine, Options, RandomPair, Request, TokenOrigin};
+    /// use std::io::Write;
     ///
     /// let pair = RandomPair::make()?;
     /// let draft_model = Some(pair.drafter().into());
@@ -118,7 +119,10 @@ impl Engine {
     ///             tokens += 1;
     ///             drafted += usize::from(token.origin == TokenOrigin::Draft);
     ///         }
-    ///         AnswerEvent::Text(text) => print!("{text}"),
+    ///         AnswerEvent::Text(text) => {
+    ///             print!("{text}");
+    ///             std::io::stdout().flush()?;
+    ///         }
     ///         AnswerEvent::Finished(answer) => println!("\n{}", answer.summary()),
     ///     }
     /// }

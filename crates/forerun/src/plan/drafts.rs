@@ -28,7 +28,8 @@ const FIXED_TREE: TreeLimits = TreeLimits { depth: 4, nodes: 8 };
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftTokens {
     /// Chosen from measured times and acceptance, and shorter where the drafter is unsure. Drafting
-    /// pauses when it would slow generation down, and is retried periodically.
+    /// pauses when it would slow generation down, and is retried periodically. `Trace::reasons` of
+    /// the answer says why. To compare methods by their acceptance, use [`Self::Fixed`].
     #[default]
     Auto,
     /// Always this many, 1 to 64.

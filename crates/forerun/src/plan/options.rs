@@ -101,6 +101,7 @@ pub struct Options {
     /// By default target and drafter take turns on the same cores. If they run at the same time,
     /// the drafter has the first core and the target the others. With PEARL and `auto`, the drafter
     /// may have more of the first cores; how many follows from the bytes that passes of both read.
+    /// If there is one core, they share it.
     pub placement: Option<Placement>,
     /// The number of the target's first layers on a GPU (llama.cpp's `-ngl`). The cores have the
     /// others, the embedding and the head.

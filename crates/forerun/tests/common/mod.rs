@@ -197,6 +197,19 @@ impl Pair {
         Self { drafter: pair.target.clone(), ..pair }
     }
 
+    /// Writes a pair of a Gemma 4, and an assistant of the target.
+    pub(crate) fn with_assistant(config: &Config) -> (Self, [(SpeculatorLayout, PathBuf); 1]) {
+        let pair = Self::of_config(config);
+        let target = Checkpoint::open(&pair.target).unwrap();
+        let (target, layout) = (target.config(), SpeculatorLayout::Assistant);
+        let path = pair.target.with_file_name("assistant");
+        let hash = None;
+        RandomSpeculator { layout, target, seed: 3, positions: 0, target_embedding_sha256: hash }
+            .write(&path)
+            .unwrap();
+        (pair, [(layout, path)])
+    }
+
     /// Writes a pair whose target is a GGUF file with Q4_K and Q6_K matrices.
     pub(crate) fn of_mixed_types() -> Self {
         let pair = Self::in_new_folder();

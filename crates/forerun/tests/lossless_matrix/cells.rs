@@ -295,6 +295,7 @@ pub(super) fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> V
             L::DFlash | L::JetSpec => (DrafterKind::DFlash, true, 0),
             L::DFlash2 => (DrafterKind::DFlash2, true, 0),
             L::DSpark(_) => (DrafterKind::DSpark, true, 0),
+            L::Assistant => (DrafterKind::Assistant, true, 0),
             L::ParallelMedusa => (DrafterKind::Parallel, false, 1),
             L::ReducedParallelMedusa => (DrafterKind::Parallel, false, 0),
             L::ParallelEagle => (DrafterKind::Parallel, true, 1),

@@ -7,7 +7,8 @@ use crate::config::RopeScaling;
 /// RoPE.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
-    /// Number of query heads.
+    /// Number of query heads; 0 if the layer has only keys and values for later ones
+    /// ([`Layer::has_only_keys`](crate::Layer::has_only_keys)).
     pub n_heads: usize,
     /// Number of key/value heads. It divides `n_heads`.
     pub n_kv_heads: usize,

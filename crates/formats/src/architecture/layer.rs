@@ -169,6 +169,12 @@ impl Layer {
         }
     }
 
+    /// Returns whether the layer has only keys and values, to which later layers attend.
+    #[must_use]
+    pub fn has_only_keys(&self) -> bool {
+        self.attention.as_ref().is_some_and(|attention| attention.n_heads == 0)
+    }
+
     /// Returns the tensors that the layer has, in the order of the forward pass, without those of
     /// experts. `norm` is the model's.
     pub fn tensors(&self, norm: Norm) -> impl Iterator<Item = LayerTensor> + '_ {
@@ -189,20 +195,21 @@ impl Layer {
         let has_query_rank = latent.is_some_and(|latent| latent.query_rank.is_some());
         let has_bias = attends(|attention| attention.qkv_bias);
         let has_keys = attends(|attention| attention.keys_of.is_none()) && latent.is_none();
+        let has_queries = attends(|attention| attention.n_heads > 0);
         match tensor {
             T::AttentionNorm => norm.has_weights() && self.attention_norm != AttentionNorm::None,
             T::AttentionNormBias => norm_bias && self.attention_norm != AttentionNorm::None,
             T::HiddenNorm => {
                 matches!(self.attention_norm, AttentionNorm::EmbeddingAndHidden { .. })
             }
-            T::QueryBias => has_bias && latent.is_none(),
+            T::QueryBias => has_bias && has_queries && latent.is_none(),
             T::KeyBias | T::ValueBias => has_bias && has_keys,
-            T::QueryNorm => attends(|attention| attention.qk_norms != QkNorms::None),
+            T::QueryNorm => has_queries && attends(|attention| attention.qk_norms != QkNorms::None),
             T::KeyNorm => has_keys && attends(|attention| attention.qk_norms != QkNorms::None),
             T::Sinks => attends(|attention| attention.sinks),
             T::AttentionGate => attends(|attention| attention.gate),
             T::AttentionGateBias => has_bias && attends(|attention| attention.gate),
-            T::OutputBias => attends(|attention| attention.output_bias),
+            T::OutputBias => has_queries && attends(|attention| attention.output_bias),
             T::AttentionOutputNorm => self.attention_output_norm,
             T::MlpNorm => norm.has_weights() && self.mlp_input.norm() == Some(T::MlpNorm),
             T::MlpNormBias => norm_bias && self.mlp_input.norm() == Some(T::MlpNorm),
@@ -220,7 +227,7 @@ impl Layer {
             T::Gate => is_gated,
             T::Up | T::Down => self.mlp.is_some(),
             T::MlpOutputNorm => self.mlp_output_norm,
-            T::Query => self.attention.is_some() && !has_query_rank,
+            T::Query => has_queries && !has_query_rank,
             T::Key | T::Value => has_keys,
             T::InputGate | T::InputUp | T::InputNorm => self.own_input.is_some(),
             T::Scalar => self.scalar,
@@ -230,7 +237,7 @@ impl Layer {
             T::QueryDownBias => has_query_rank && has_bias,
             T::LatentDown | T::LatentNorm | T::LatentUp => latent.is_some(),
             T::LatentDownBias => latent.is_some() && has_bias,
-            T::Output => self.attention.is_some(),
+            T::Output => has_queries,
             T::MixerValue | T::MixerGate | T::ValueConv | T::MixerOutput => {
                 self.recurrent.is_some()
             }

@@ -32,6 +32,7 @@ use std::{fmt, fs, io};
 pub use crate::load_error::LoadError;
 pub use crate::tensor::{LayerTensor, Tensor};
 pub use crate::weight_type::Dtype;
+pub(crate) use gguf::GgufFile;
 pub use huggingface::WeightIndex;
 pub(crate) use huggingface::names_in_multimodal;
 pub use named_tensors::DRAFTER_FILES;
@@ -42,7 +43,7 @@ pub(crate) use stored_names::StoredAs;
 pub use tensor_rows::TensorRows;
 pub use weight_file::WeightFile;
 
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, Input};
 use crate::config::{Config, Pooling};
 use crate::embedded_model::EmbeddedModel;
 use crate::speculator::mtp;
@@ -248,10 +249,23 @@ impl Checkpoint {
     /// When a file is broken, the model is not supported, or a tensor is missing, unexpected, or
     /// has the wrong type or shape.
     pub fn from_gguf(parts: Vec<WeightFile>) -> Result<Self, LoadError> {
-        let GgufModel { config, locations, metadata } = GgufModel::read(&parts)?;
+        let read = Self::read_gguf(parts)?;
+        match read.architecture.input {
+            Input::Embedding => Ok(read),
+            _ => Err(LoadError::AssistantAlone { path: read.path }),
+        }
+    }
+
+    /// Opens an assistant of Gemma 4 in a GGUF file, without what it shares with its target.
+    pub(crate) fn open_assistant(path: &Path) -> Result<Self, LoadError> {
+        let file = model_file(path)?.unwrap_or_else(|| path.to_owned());
+        Self::read_gguf(gguf::with_other_parts(WeightFile::map(file)?)?)
+    }
+
+    fn read_gguf(parts: Vec<WeightFile>) -> Result<Self, LoadError> {
+        let GgufModel { config, architecture, locations, metadata } = GgufModel::read(&parts)?;
         let path = parts.first().map_or(Path::new(""), WeightFile::path).to_owned();
-        let (architecture, gguf) = (config.architecture(), Some(metadata));
-        Ok(Self { path, config, architecture, files: parts, locations, gguf })
+        Ok(Self { path, config, architecture, files: parts, locations, gguf: Some(metadata) })
     }
 
     /// Opens the layer for multi-token prediction of this GGUF model as a model of its own.

@@ -236,6 +236,7 @@ impl<'a> RandomWeights<'a> {
             | Tensor::EmbeddingNorm
             | Tensor::FeatureNorm
             | Tensor::FeaturePartNorm(_)
+            | Tensor::Prediction
             | Tensor::DraftHead(..)
             | Tensor::BlockHead(_) => (0.0, 1.0),
             Tensor::Expert(layer, _, part) => {

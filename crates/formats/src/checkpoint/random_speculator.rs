@@ -9,11 +9,11 @@ mod eagle3_options;
 pub use eagle3_options::Eagle3Options;
 
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
-use super::{SerializedTensor, write_safetensors};
+use super::{SerializedTensor, StoredAs, write_safetensors};
 use crate::architecture::{BlockConv, FeatureNorm, MarkovKind, QkNorms};
 use crate::config::{Config, Family, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
-use crate::tensor::Tensor;
+use crate::tensor::{LayerTensor, Tensor};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -74,6 +74,8 @@ pub enum SpeculatorLayout {
     DSpark(MarkovKind),
     /// PARD-2: a whole model with a projection of the target's first and last hidden states.
     Pard2,
+    /// An assistant of a Gemma 4, with as many layers as it.
+    Assistant,
     /// ParallelSpec on tokens.
     ParallelMedusa,
     /// ParallelSpec on tokens, with the head of [`Self::ReducedEagle`].
@@ -171,6 +173,16 @@ impl RandomSpeculator<'_> {
                 ..self.target.clone()
             };
         }
+        if self.layout == L::Assistant {
+            return Config {
+                shared_keys: None,
+                per_layer_input: None,
+                experts: None,
+                final_logit_softcapping: None,
+                tie_word_embeddings: true,
+                ..self.target.clone()
+            };
+        }
         let num_hidden_layers = match self.layout {
             SpeculatorLayout::Eagle3With(options) => options.layers,
             SpeculatorLayout::PEagle => 2,
@@ -232,6 +244,15 @@ impl RandomSpeculator<'_> {
                 config["pard2_scale"] = json!(0.5);
                 config["pard2_target_layers"] = json!([-1, 0]);
                 config
+            }
+            L::Assistant => {
+                let mut text = layer;
+                text["num_kv_shared_layers"] = json!(self.target.num_hidden_layers);
+                json!({
+                    "architectures": ["Gemma4AssistantForCausalLM"],
+                    "model_type": "gemma4_assistant",
+                    "backbone_hidden_size": self.hidden_size(), "text_config": text,
+                })
             }
             L::ParallelMedusa
             | L::ReducedParallelMedusa
@@ -355,6 +376,7 @@ impl RandomSpeculator<'_> {
                 let all = architecture.tensors();
                 all.map(|tensor| (tensor.to_string(), self.target_tensor(tensor))).collect()
             }
+            L::Assistant => self.assistant(),
             L::DFlash | L::JetSpec => self.block_layers(),
             L::DFlash2 => [self.block_layers(), self.convolutions(), self.selector()].concat(),
             L::DSpark(kind) => [self.block_layers(), self.block_heads(kind)].concat(),
@@ -389,6 +411,28 @@ impl RandomSpeculator<'_> {
         });
         let included = all.filter(|(tensor, name)| is_included(tensor, name));
         included.map(|(tensor, name)| (name, self.target_tensor(tensor))).collect()
+    }
+
+    /// Returns the target's layers without keys and values, its embedding as the head, and
+    /// projections that mostly pass on the embedding and the hidden state.
+    fn assistant(&self) -> Vec<(String, FloatTensor)> {
+        use LayerTensor as T;
+        let (config, size) = (self.config(), self.hidden_size());
+        let architecture = config.architecture();
+        let is_of_keys = |tensor: &Tensor| {
+            let of_keys = [T::Key, T::Value, T::KeyNorm, T::KeyBias, T::ValueBias];
+            matches!(tensor, Tensor::Layer(_, part) if of_keys.contains(part))
+        };
+        let own = architecture.tensors().filter(|tensor| !is_of_keys(tensor));
+        let own = own.map(|tensor| {
+            let name = StoredAs::of(tensor, &config, &architecture).name;
+            (name, self.target_tensor(tensor))
+        });
+        let (_, fusion) = self.fusion().swap_remove(0);
+        let (name, mut post) =
+            self.normal("post_projection.weight", [size, size], 0.1 / (size as f32).sqrt());
+        (0..size).for_each(|row| post.values[row * size + row] += 1.0);
+        own.chain([("pre_projection.weight".to_owned(), fusion), (name, post)]).collect()
     }
 
     /// Returns a fusion layer that outputs the embedding, with a little of the feature.

@@ -19,6 +19,7 @@
 //!   position by position;
 //! * MTP (DeepSeek-AI 2024, arXiv 2412.19437), a layer of the target's own checkpoint.
 
+pub(crate) mod assistant;
 mod dflash;
 mod dflash2;
 mod draft_vocabulary;
@@ -32,7 +33,8 @@ mod pard2;
 
 use crate::architecture::{Architecture, BlockHeads, DraftHeads, FeatureSource};
 use crate::checkpoint::{
-    Checkpoint, LoadError, NamedTensors, Tensor, TensorRows, TensorSource, pickle, read_text,
+    Checkpoint, GgufFile, LoadError, NamedTensors, Tensor, TensorRows, TensorSource, pickle,
+    read_text,
 };
 use crate::config::Config;
 use crate::json_options::JsonOptions;
@@ -68,6 +70,8 @@ pub enum SpeculatorKind {
     /// A layer of the target's own checkpoint on tokens and the target's features (MTP). It is not
     /// detected, but opened on request ([`Speculator::open_mtp`]).
     Mtp,
+    /// Layers that attend to keys and values of the target (Gemma 4's assistants).
+    Assistant,
     /// A layer on tokens only, with mask tokens (ParallelSpec).
     ParallelMedusa,
     /// A layer on tokens and the target's features, with mask tokens (ParallelSpec).
@@ -104,14 +108,17 @@ impl SpeculatorKind {
         !matches!(self, Self::Medusa | Self::Hydra)
     }
 
-    /// Detects the kind of the drafter in a folder. Returns `None` if the path is not a folder, or
-    /// the folder does not hold such a drafter.
+    /// Detects the kind of the drafter in a folder, or in a GGUF file. Returns `None` if there is no
+    /// such drafter.
     ///
     /// # Errors
     /// When a file is unreadable, broken, or pickled by PyTorch.
     pub fn of(directory: &Path) -> Result<Option<Self>, LoadError> {
         if directory.is_file() && pickle::is_pickle(directory) {
             return Err(pickle::pickle_error(directory.to_owned()));
+        }
+        if GgufFile::find(directory)?.is_some_and(|file| file.is_assistant()) {
+            return Ok(Some(Self::Assistant));
         }
         if !directory.is_dir() {
             return Ok(None);
@@ -140,6 +147,9 @@ impl SpeculatorKind {
                 dflash::Algorithm::DSpark => Self::DSpark,
             });
         }
+        if assistant::is_assistant(tensors) {
+            return Some(Self::Assistant);
+        }
         let has = |tensor| tensors.has(&short_name(tensor));
         match [Tensor::MaskEmbeddings, Tensor::Fusion].map(has) {
             [true, true] => Some(Self::ParallelEagle),
@@ -162,6 +172,7 @@ impl fmt::Display for SpeculatorKind {
             Self::DFlash2 => "a DFlash 2 drafter",
             Self::DSpark => "a DSpark drafter",
             Self::Mtp => "an MTP head",
+            Self::Assistant => "an assistant of Gemma 4",
             Self::ParallelMedusa => "a ParallelSpec drafter on tokens",
             Self::ParallelEagle => "a ParallelSpec drafter on features",
             Self::Pard { .. } => "a PARD drafter",
@@ -216,6 +227,7 @@ enum Layout {
     /// The MTP head of a GGUF file.
     MtpOfGguf(Box<Checkpoint>),
     Pard2(Box<pard2::Layout>),
+    Assistant(Box<assistant::Layout>),
     /// Layers of EAGLE or ParallelSpec.
     Layers {
         config: Box<Config>,
@@ -232,13 +244,16 @@ pub enum SpeculatorArchitecture {
 }
 
 impl Speculator {
-    /// Opens a drafter. Returns `None` if the folder does not hold one, or holds a complete model,
-    /// such as PARD's.
+    /// Opens a drafter in a folder, or in a GGUF file. Returns `None` if there is none, or a
+    /// complete model, such as PARD's.
     ///
     /// # Errors
     /// When a file is unreadable or broken, the configuration is invalid, or the checkpoint shows
     /// that the drafter was trained for another target.
     pub fn open(directory: &Path, target: &Checkpoint) -> Result<Option<Self>, LoadError> {
+        if GgufFile::find(directory)?.is_some_and(|file| file.is_assistant()) {
+            return Self::open_gguf_assistant(directory, target).map(Some);
+        }
         if !directory.is_dir() {
             return Ok(None);
         }
@@ -254,6 +269,10 @@ impl Speculator {
         let file = directory.join("config.json");
         let text = if file.exists() { read_text(&file)? } else { "{}".to_owned() };
         let options = JsonOptions::parse(&text, &file)?;
+        if kind == SpeculatorKind::Assistant {
+            let assistant = Self::open_assistant(directory, (&options, &file), tensors, target);
+            return assistant.map(Some);
+        }
         let hash = options.string("target_embedding_sha256")?;
         let name = options.string("target")?.unwrap_or_else(|| "(unnamed)".to_owned());
         // `architectures` names a drafter's class, not a model's.
@@ -311,6 +330,7 @@ impl Speculator {
             Layout::Eagle3(layout) => Some(layout.features()),
             Layout::DFlash(layout) => Some(layout.features()),
             Layout::Pard2(layout) => Some(layout.features()),
+            Layout::Assistant(layout) => Some(layout.features()),
             _ => self.kind.reads_features().then_some(FeatureSource::LastHidden),
         }
     }
@@ -364,6 +384,8 @@ impl Speculator {
             }
             // It is a part of the target.
             Layout::Mtp(_) | Layout::MtpOfGguf(_) => target_config.hidden_size,
+            // It was checked when its options were read.
+            Layout::Assistant(_) => target_config.hidden_size,
             Layout::Pard2(layout) => {
                 let vocab_size = layout.model.config().vocab_size;
                 sizes.push(("vocabulary", vocab_size, target_config.vocab_size));
@@ -406,6 +428,7 @@ impl Speculator {
             Layout::Mtp(layout) => Ok(Layers(layout.architecture())),
             Layout::MtpOfGguf(head) => Ok(Layers(head.architecture().clone())),
             Layout::Pard2(layout) => Ok(Layers(layout.architecture())),
+            Layout::Assistant(layout) => Ok(Layers(layout.architecture().clone())),
             Layout::Layers { config } => self.eagle_or_parallel(config).map(Layers),
         }
     }
@@ -422,7 +445,7 @@ impl Speculator {
             (Layout::Eagle3(layout), tensor) => Some(layout.name(tensor)),
             (Layout::Mtp(layout), tensor) => Some(layout.stored_in(&self.tensors, tensor).name),
             // Its tensors have no names here.
-            (Layout::MtpOfGguf(_), _) => None,
+            (Layout::MtpOfGguf(_) | Layout::Assistant(_), _) => None,
             (Layout::Pard2(_), tensor) => pard2::name(tensor).map(str::to_owned),
             (Layout::Layers { .. } | Layout::DFlash(_), tensor) => Some(short_name(tensor)),
         }
@@ -449,6 +472,9 @@ impl TensorSource for Speculator {
         if let Some(model) = self.model_with(tensor) {
             return model.has(tensor);
         }
+        if let Layout::Assistant(layout) = &self.layout {
+            return layout.has(&self.tensors, tensor);
+        }
         self.stored_name(tensor).is_some_and(|name| self.tensors.has(&name))
     }
 
@@ -465,6 +491,7 @@ impl TensorSource for Speculator {
             | Layout::Mtp(_)
             | Layout::MtpOfGguf(_)
             | Layout::Pard2(_)
+            | Layout::Assistant(_)
             | Layout::Layers { .. } => {
                 "the checkpoint is incomplete, or config.json belongs to another drafter"
             }
@@ -473,6 +500,9 @@ impl TensorSource for Speculator {
             && let Some(stored) = layout.stored_mask(&self.tensors, tensor)
         {
             return self.tensors.rows_of(&stored, shape, hint);
+        }
+        if let Layout::Assistant(layout) = &self.layout {
+            return layout.rows(&self.tensors, (tensor, shape), hint);
         }
         if let Layout::Mtp(layout) = &self.layout {
             return self.tensors.rows_of(&layout.stored_in(&self.tensors, tensor), shape, hint);
@@ -485,6 +515,7 @@ impl TensorSource for Speculator {
         match &self.layout {
             Layout::Pard2(layout) => return layout.model.float_type(),
             Layout::MtpOfGguf(head) => return head.float_type(),
+            Layout::Assistant(layout) => return layout.float_type(&self.tensors),
             _ => {}
         }
         let belongs = |name: &str| match &self.layout {

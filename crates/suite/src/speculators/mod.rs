@@ -31,6 +31,7 @@ suite! { $ speculators:
     parts_of_heads_of_all_types_have_the_bits_of_the_reference,
     many_features_have_the_bits_of_the_reference,
     mtp_heads_have_the_bits_of_the_reference,
+    assistants_have_the_bits_of_the_reference,
     drafters_for_other_families_have_the_bits_of_the_reference,
     the_rest_of_a_block_has_the_bits_of_the_reference,
     a_round_keeps_no_predicted_rows,

@@ -67,6 +67,9 @@ pub(super) fn models<D: Device>(
         (Drafts::Blocks(_), _) | (_, SpeculatorKind::Pard2 { .. }) => {
             [Box::new(BlockModel::new(model)), Box::new(BlockModel::new(slow))]
         }
+        (_, SpeculatorKind::Assistant) => {
+            [Box::new(TargetKeysModel::new(model)), Box::new(TargetKeysModel::new(slow))]
+        }
         _ if width == 0 => {
             [Box::new(CachedTransformer::new(model)), Box::new(CachedTransformer::new(slow))]
         }
@@ -302,6 +305,24 @@ pub(super) fn mtp_heads_have_the_bits_of_the_reference<D: Device>(device: &D) {
         let speculator = Speculator::open_mtp(&target.checkpoint).unwrap();
         let typed = (WeightType::F32, device.best());
         assert_same_rounds(device, (&target, speculator), typed, (1, 30), &name);
+    }
+}
+
+/// Targets with layers of two kinds, with shared keys, and with experts. Some prompts take two
+/// passes.
+pub(super) fn assistants_have_the_bits_of_the_reference<D: Device>(device: &D) {
+    let types = device.offer().kinds_of_weights;
+    let count = device.effort().types_of_drafters.min(types.len());
+    let (mut types, mut turns) = (types.into_iter().cycle(), device.turns());
+    let configs = device.offer().configs.into_iter();
+    let configs = configs.filter(|config| config.family == Family::Gemma4);
+    for (number, config) in configs.enumerate() {
+        let target = Target::of(config, false);
+        for (turn, typed) in types.by_ref().take(count).zip(&mut turns).enumerate() {
+            let long = if number == 0 && turn == 0 { 262 } else { 30 };
+            let (drafter, name) = (target.drafter(L::Assistant), format!("assistant {number}"));
+            assert_same_rounds(device, (&target, drafter), typed, (number + turn, long), &name);
+        }
     }
 }
 

@@ -87,6 +87,23 @@ const IMAGES: &[&str] = &["n_deepstack_layers", "rope.dimension_sections"];
 const FACTORS: &[&str] = &["attention.scale", "embedding_scale", "residual_scale", "logit_scale"];
 const PARALLEL: &[&str] = &["use_parallel_residual"];
 
+/// The drafters of Gemma 4 ([`crate::speculator`]), which are no models by themselves. All their
+/// layers are for multi-token prediction.
+pub(super) const ASSISTANT: &str = "gemma4-assistant";
+
+/// The hidden size of an assistant's target.
+pub(super) const TARGET_SIZE: &str = "embedding_length_out";
+
+const GEMMA4: &[&str] = &[
+    "final_logit_softcapping",
+    "rope.freq_base_swa",
+    "rope.dimension_count_swa",
+    "attention.key_length_swa",
+    "attention.value_length_swa",
+    "attention.shared_kv_layers",
+    "embedding_length_per_layer_input",
+];
+
 /// What hybrid Qwens read. Positions of a text are the same in all sections of RoPE.
 const HYBRID_QWEN: &[&[&str]] = &[
     EXPERTS,
@@ -119,18 +136,8 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
         "attention.scale",
         "rope.freq_base_swa",
     ]]),
-    halves("gemma4", Family::Gemma4).reads(&[
-        EXPERTS,
-        &[
-            "final_logit_softcapping",
-            "rope.freq_base_swa",
-            "rope.dimension_count_swa",
-            "attention.key_length_swa",
-            "attention.value_length_swa",
-            "attention.shared_kv_layers",
-            "embedding_length_per_layer_input",
-        ],
-    ]),
+    halves("gemma4", Family::Gemma4).reads(&[EXPERTS, GEMMA4]),
+    halves(ASSISTANT, Family::Gemma4).reads(&[GEMMA4, &[TARGET_SIZE, NEXT_TOKEN_LAYERS]]),
     neighbours("granite", Family::Granite).reads(&[FACTORS]),
     neighbours("granitemoe", Family::GraniteMoe).reads(&[FACTORS, EXPERTS]),
     neighbours("smollm3", Family::SmolLm3),
@@ -215,8 +222,9 @@ impl GgufArchitecture {
     }
 
     pub(super) fn all_names() -> String {
-        let mut names: Vec<String> =
-            ARCHITECTURES.iter().map(|architecture| format!("\"{}\"", architecture.name)).collect();
+        let names = ARCHITECTURES.iter().map(|architecture| architecture.name);
+        let models = names.filter(|name| *name != ASSISTANT);
+        let mut names: Vec<String> = models.map(|name| format!("\"{name}\"")).collect();
         names.dedup();
         names.join(", ")
     }

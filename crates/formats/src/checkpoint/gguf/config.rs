@@ -1,6 +1,6 @@
 //! The configuration of a model from a GGUF file's metadata, by llama.cpp's keys.
 
-use super::architectures::{GgufArchitecture, NEXT_TOKEN_LAYERS};
+use super::architectures::{ASSISTANT, GgufArchitecture, NEXT_TOKEN_LAYERS};
 use super::metadata::GgufMetadata;
 use super::names::SHORT_DIVISORS;
 use super::options::ModelOptions;
@@ -102,6 +102,9 @@ fn next_token_layers(
 ) -> Result<usize, LoadError> {
     if !architecture.reads_option(NEXT_TOKEN_LAYERS) {
         return Ok(0);
+    }
+    if architecture.name == ASSISTANT {
+        return options.check_size(NEXT_TOKEN_LAYERS, all_layers).map(|()| 0);
     }
     let count = options.size_or_zero(NEXT_TOKEN_LAYERS)?.unwrap_or(0);
     if count >= all_layers {

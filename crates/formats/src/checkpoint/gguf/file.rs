@@ -1,6 +1,7 @@
 //! GGUF files on disk: their names, the parts of a split one, and a file of which only the metadata
 //! are read.
 
+use super::architectures::ASSISTANT;
 use super::metadata::GgufMetadata;
 use super::parse::{GgufHead, MAGIC, invalid};
 use super::reader::{Split, StoredMetadata};
@@ -27,6 +28,11 @@ impl GgufFile {
         let Some(file) = with_other_parts(file)?.into_iter().next() else { return Ok(None) };
         let head = GgufHead::parse(file.bytes(), file.path())?;
         Ok(Some(Self { file, metadata: StoredMetadata(head.metadata) }))
+    }
+
+    /// Returns whether it is an assistant of Gemma 4, which drafts for its target, and not a model.
+    pub(crate) fn is_assistant(&self) -> bool {
+        self.metadata().text("general.architecture").ok().flatten() == Some(ASSISTANT)
     }
 
     /// Returns the metadata.

@@ -1,6 +1,7 @@
 //! Gemma 4, as a GGUF file's metadata describe it. The sizes of layers without a window are under
 //! the common names, and those of layers with a window have a suffix.
 
+use super::architectures::ASSISTANT;
 use super::options::ModelOptions;
 use crate::architecture::{Activation, QkNorms};
 use crate::config::{
@@ -47,6 +48,8 @@ pub(super) fn read(
     });
     (config.head_dim, config.num_key_value_heads) = (head_dim, of_local);
     let shared = options.size_or_zero("attention.shared_kv_layers")?;
+    // All layers of an assistant share those of its target.
+    let shared = shared.filter(|_| options.architecture != ASSISTANT);
     let widths = sizes(options, MLP_WIDTH, layers)?;
     config.intermediate_size = widths[0];
     let wide_mlp = widths[layers - 1] != widths[0];

@@ -56,6 +56,9 @@ pub(super) fn gguf_name(tensor: Tensor) -> String {
         Tensor::FinalNormBias => return "output_norm.bias".into(),
         Tensor::Head => return "output.weight".into(),
         Tensor::HeadBias => return "output.bias".into(),
+        // Of an assistant.
+        Tensor::Fusion => return "nextn.pre_projection.weight".into(),
+        Tensor::Prediction => return "nextn.post_projection.weight".into(),
         Tensor::Layer(layer, part) => (layer, part),
         // Complete models have no other tensors, except those of experts, which are parts of
         // others.

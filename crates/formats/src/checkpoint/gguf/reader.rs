@@ -1,6 +1,6 @@
 //! Reads a GGUF file, or the parts of a split one, as a model.
 
-use super::architectures::NEXT_TOKEN_LAYERS;
+use super::architectures::{ASSISTANT, NEXT_TOKEN_LAYERS, TARGET_SIZE};
 use super::config::read_config;
 use super::gemma4;
 use super::metadata::GgufMetadata;
@@ -16,8 +16,9 @@ use crate::checkpoint::row_layout::RowLayout;
 use crate::checkpoint::stored_names::StoredAs;
 use crate::checkpoint::{Location, WeightFile};
 use crate::config::{Config, GlobalHeads, MAX_LAYERS, RopeScaling};
+use crate::json_options::MAX_SIZE;
 use crate::load_error::{LoadError, shortened};
-use crate::speculator::mtp;
+use crate::speculator::{assistant, mtp};
 use crate::tensor::Tensor;
 use crate::weight_type::Dtype;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -38,6 +39,7 @@ impl StoredMetadata {
 /// A model in a GGUF file, or in the parts of a split one.
 pub(crate) struct GgufModel {
     pub(crate) config: Config,
+    pub(crate) architecture: Architecture,
     pub(crate) locations: HashMap<Tensor, Location>,
     /// The metadata of the first part.
     pub(crate) metadata: StoredMetadata,
@@ -68,17 +70,21 @@ impl GgufModel {
         } else if let Some(divisors) = parts.divisors(config.rotary_dims() / 2)? {
             add_divisors(&mut config, divisors, &options)?;
         }
-        let architecture = config.architecture();
+        let architecture = match gguf.name {
+            ASSISTANT => assistant::alone(&config, options.required_size(TARGET_SIZE, MAX_SIZE)?),
+            _ => config.architecture(),
+        };
         let places = Places { gguf, config: &config, architecture: &architecture, has: &has };
         let mut located = Located::default();
-        for tensor in architecture.tensors() {
+        // The norm of features is that of an assistant's target.
+        for tensor in architecture.tensors().filter(|tensor| *tensor != Tensor::FeatureNorm) {
             parts.locate_in(&places, [tensor; 2], &mut located)?;
         }
         let Located { locations, used } = located;
         let layers = options.required_size("block_count", MAX_LAYERS)?;
         parts.reject_unexpected(&used, &config, config.num_hidden_layers..layers)?;
         let metadata = StoredMetadata(std::mem::take(&mut parts.heads[0].metadata));
-        Ok(Self { config, locations, metadata })
+        Ok(Self { config, architecture, locations, metadata })
     }
 
     /// Locates the tensors of the layer for multi-token prediction of a model that was read from
