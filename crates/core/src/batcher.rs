@@ -32,7 +32,7 @@ struct Visits {
     left_ns: Option<u64>,
     /// The usual time until it comes back.
     away_ns: Option<f64>,
-    /// The roles that have worked for it, and have so read its prompt.
+    /// The roles that have answered one of its jobs, and have so read its prompt.
     roles: Vec<Role>,
 }
 
@@ -41,7 +41,7 @@ struct Batch {
     role: Role,
     sequences: usize,
     started_ns: u64,
-    /// Whether its time shows what a batch usually costs: no job reads a prompt.
+    /// Whether its time shows what a batch usually costs: no job reads a prompt, or ends early.
     is_usual: bool,
 }
 
@@ -73,11 +73,16 @@ impl Batcher {
         }
     }
 
-    /// Learns that a job has been answered.
-    pub fn leave(&mut self, sequence: SequenceId, at_ns: u64) {
-        if let Some(visits) = self.visits.get_mut(&sequence.base()) {
-            visits.jobs = visits.jobs.saturating_sub(1);
-            visits.left_ns = Some(at_ns);
+    /// Learns that a job has left: it was answered, or it was cancelled or has failed.
+    pub fn leave(&mut self, sequence: SequenceId, is_answered: bool, at_ns: u64) {
+        let Some(visits) = self.visits.get_mut(&sequence.base()) else { return };
+        visits.jobs = visits.jobs.saturating_sub(1);
+        visits.left_ns = Some(at_ns);
+        if let Some(batch) = &mut self.running {
+            batch.is_usual &= is_answered;
+            if is_answered && !visits.roles.contains(&batch.role) {
+                visits.roles.push(batch.role);
+            }
         }
     }
 
@@ -110,15 +115,11 @@ impl Batcher {
         };
         let batch = next_batch(queue, most);
         self.waits_since = None;
-        let mut is_usual = true;
-        for job in &batch {
-            let roles = &mut self.visits.entry(job.sequence().base()).or_default().roles;
-            let has_read = roles.contains(&job.role());
-            is_usual &= has_read && !job.has_started();
-            if !has_read {
-                roles.push(job.role());
-            }
-        }
+        let reads_no_prompt = |job: &J| {
+            let visits = self.visits.get(&job.sequence().base());
+            !job.has_started() && visits.is_some_and(|visits| visits.roles.contains(&job.role()))
+        };
+        let is_usual = batch.iter().all(reads_no_prompt);
         self.running = batch.first().map(|first| Batch {
             role: first.role(),
             sequences: sequences(&batch).len(),
@@ -318,7 +319,7 @@ mod tests {
             let batch = self.batcher.next(&mut self.queue, self.now_ns)?;
             self.now_ns += 1_000 + 500 * batch.len() as u64;
             for job in &batch {
-                self.batcher.leave(job.sequence(), self.now_ns);
+                self.batcher.leave(job.sequence(), true, self.now_ns);
             }
             self.batcher.end(self.now_ns);
             Ok(batch.into_iter().map(|job| job.0).collect())
@@ -340,24 +341,47 @@ mod tests {
 
     #[test]
     fn a_target_waits_for_sequences_that_come_back_within_the_fixed_time() {
-        let mut worker = Worker::run_all(20, 300);
-        worker.now_ns += 300;
+        let mut worker = Worker::run_all(20, 400);
+        worker.now_ns += 400;
         worker.arrive(&[0, 1]);
         let wait_ns = worker.run().unwrap_err() - worker.now_ns;
         assert!((990..=1_010).contains(&wait_ns), "{wait_ns}");
         worker.now_ns += 200;
         worker.arrive(&[2, 3]);
         assert_eq!(worker.run(), Ok(vec![0, 1, 2, 3]));
-        // Two pause. They are awaited once, and released ones never.
-        worker.now_ns += 300;
+    }
+
+    #[test]
+    fn sequences_that_pause_are_awaited_once_and_released_ones_no_longer() {
+        let mut worker = Worker::run_all(20, 400);
+        worker.now_ns += 400;
         worker.arrive(&[0, 1]);
         worker.now_ns = worker.run().unwrap_err();
         assert_eq!(worker.run(), Ok(vec![0, 1]));
         worker.arrive(&[0, 1]);
         assert_eq!(worker.run(), Ok(vec![0, 1]));
-        worker.batcher.release(SequenceId(1));
         worker.arrive(&[0]);
+        assert!(worker.run().unwrap_err() > worker.now_ns);
+        (1..4).for_each(|sequence| worker.batcher.release(SequenceId(sequence)));
         assert_eq!(worker.run(), Ok(vec![0]));
+    }
+
+    #[test]
+    fn batches_of_cancelled_jobs_do_not_show_the_fixed_time() {
+        let mut worker = Worker::run_all(20, 400);
+        for _ in 0..20 {
+            worker.now_ns += 400;
+            worker.arrive(&[0, 1, 2, 3]);
+            let batch = worker.batcher.next(&mut worker.queue, worker.now_ns).unwrap();
+            for job in batch {
+                worker.batcher.leave(job.sequence(), false, worker.now_ns);
+            }
+            worker.batcher.end(worker.now_ns);
+        }
+        worker.now_ns += 400;
+        worker.arrive(&[0, 1]);
+        let wait_ns = worker.run().unwrap_err() - worker.now_ns;
+        assert!((990..=1_010).contains(&wait_ns), "{wait_ns}");
     }
 
     #[test]

@@ -215,7 +215,7 @@ impl Answers {
     fn complete(&mut self, job: &Job, answer: PendingAnswer, output: Result<JobOutput, JobError>) {
         let PendingAnswer { reply, started, mut forwards, device_uses, .. } = answer;
         let finished_ns = self.to_ns(Instant::now());
-        self.batcher.leave(job.sequence(), finished_ns);
+        self.batcher.leave(job.sequence(), output.is_ok(), finished_ns);
         let started_ns = started.map_or(finished_ns, |started| self.to_ns(started));
         forwards.extend(self.forwards.take_of(job.sequence()));
         let mut cost =

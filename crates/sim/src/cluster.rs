@@ -452,13 +452,14 @@ impl SimCluster {
         }
         // A cancelled job whose first pass is complete has computed the prefix.
         let output = completion.output.as_ref().ok();
-        if output.is_some() || passes.done_after(ran_ns) > 0 {
+        let is_answered = output.is_some();
+        if is_answered || passes.done_after(ran_ns) > 0 {
             state.cache.record(&device.cost, role, job, output);
         }
         self.deliveries.insert((ends_ns + device.cost.link_ns, ticket), completion);
         let queue_at = self.worker_of(index).start;
         let batcher = &mut self.devices[queue_at].1.batcher;
-        batcher.leave(sequence, ends_ns);
+        batcher.leave(sequence, is_answered, ends_ns);
         if is_last {
             batcher.end(ends_ns);
         }
@@ -515,7 +516,7 @@ impl Cluster for SimCluster {
             if let Some(position) = state.queue.iter().position(|waiting| waiting.ticket == ticket)
                 && let Some(waiting) = state.queue.remove(position)
             {
-                state.batcher.leave(waiting.job.sequence(), now_ns);
+                state.batcher.leave(waiting.job.sequence(), false, now_ns);
                 let completion = Completion {
                     ticket,
                     output: Err(JobError::Cancelled),
