@@ -9,13 +9,13 @@
 
 use crate::batch::{MAX_BATCH, QueuedJob, next_batch, next_role};
 use crate::{Role, SequenceId};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Decides when a worker starts its next batch. Times are nanoseconds on one clock.
 #[derive(Debug, Default)]
 pub struct Batcher {
-    visits: HashMap<SequenceId, Visits>,
-    times: HashMap<Role, BatchTimes>,
+    visits: BTreeMap<SequenceId, Visits>,
+    times: BTreeMap<Role, BatchTimes>,
     /// Since when the jobs in the queue have waited for others.
     waits_since: Option<u64>,
     running: Option<Batch>,
@@ -138,15 +138,20 @@ impl Batcher {
     ) -> Result<usize, u64> {
         let Some(times) = self.times.get(&role) else { return Ok(MAX_BATCH) };
         let ready = sequences(queue);
-        let (due, away_ns) = self.others(&ready, now_ns as f64 - times.fixed_ns());
-        let all = ready.len() + due.len();
-        let (whole_ns, fixed_ns) = (times.ns_of(all as f64), times.fixed_ns());
+        let fixed_ns = times.fixed_ns();
+        let (due, away) = self.others(&ready, now_ns as f64 - fixed_ns);
+        let all = (ready.len() + due.len()) as f64;
+        let away_ns = away.iter().sum::<f64>() / away.len().max(1) as f64;
+        let whole_ns = times.ns_of(all);
         // Those that come back at once join the others in the next pass anyway.
         let least_ns = WAIT_PART * whole_ns;
-        let is_awaited_long =
-            times.is_known() || times.sequences.value() < LARGEST_GROUP * all as f64;
+        let is_awaited_long = times.is_known() || times.sequences.value() < LARGEST_GROUP * all;
+        // If `s` of all stay away for `w`, and bring two tokens each, a pass that waits has `all + s`
+        // tokens in `fixed + w`. Without waiting they are in every second pass, and two passes have
+        // `2 all` tokens. So waiting pays if `w < fixed * s / all`.
+        let staying = away.iter().filter(|&&away_ns| away_ns > least_ns).count() as f64;
         let wait_ns = match is_awaited_long {
-            true => (fixed_ns * self.share_away(&ready, least_ns)).max(least_ns),
+            true => (fixed_ns * staying / all).max(least_ns),
             false => least_ns,
         };
         // The drafter, or a target that is faster than it, is not what the others wait for.
@@ -157,30 +162,20 @@ impl Batcher {
         };
         let until_ns = self.waits_since.unwrap_or(now_ns) as f64 + wait_ns;
         let is_awaited = due.iter().any(|&due_ns| due_ns < until_ns);
-        if ready.len() < all.div_ceil(groups) && is_awaited && (now_ns as f64) < until_ns {
+        let group = (ready.len() + due.len()).div_ceil(groups);
+        if ready.len() < group && is_awaited && (now_ns as f64) < until_ns {
             self.waits_since.get_or_insert(now_ns);
             return Err(until_ns.ceil() as u64);
         }
         // A sequence may have several jobs, in branches.
         let jobs = queue.len().div_ceil(ready.len());
-        Ok(if groups == 1 { MAX_BATCH } else { (all.div_ceil(groups) * jobs).min(MAX_BATCH) })
+        Ok(if groups == 1 { MAX_BATCH } else { (group * jobs).min(MAX_BATCH) })
     }
 
-    /// Returns which part of the sequences stays away for longer than `ns`.
-    fn share_away(&self, ready: &HashSet<SequenceId>, ns: f64) -> f64 {
-        let is_away = |sequence: &&SequenceId| {
-            self.visits
-                .get(sequence)
-                .and_then(|visits| visits.away_ns)
-                .is_some_and(|away| away > ns)
-        };
-        ready.iter().filter(is_away).count() as f64 / ready.len() as f64
-    }
-
-    /// Returns when other sequences will come back, and the mean time that all stay away. Those that
-    /// should have come before `since_ns` have paused.
-    fn others(&self, ready: &HashSet<SequenceId>, since_ns: f64) -> (Vec<f64>, f64) {
-        let (mut due, mut away) = (Vec::new(), Mean::default());
+    /// Returns when other sequences will come back, and how long each stays away, also of those that
+    /// are ready. Those that should have come before `since_ns` have paused.
+    fn others(&self, ready: &BTreeSet<SequenceId>, since_ns: f64) -> (Vec<f64>, Vec<f64>) {
+        let (mut due, mut away) = (Vec::new(), Vec::new());
         for (sequence, visits) in &self.visits {
             let (Some(left_ns), Some(away_ns)) = (visits.left_ns, visits.away_ns) else { continue };
             let due_ns = match visits.jobs {
@@ -189,22 +184,22 @@ impl Batcher {
             };
             let is_ready = ready.contains(sequence);
             if is_ready || due_ns >= since_ns {
-                away.add(away_ns);
+                away.push(away_ns);
             }
             if !is_ready && due_ns >= since_ns {
                 due.push(due_ns);
             }
         }
-        (due, away.value())
+        (due, away)
     }
 }
 
 /// Returns the sequences of jobs.
-fn sequences<'a, J: QueuedJob + 'a>(jobs: impl IntoIterator<Item = &'a J>) -> HashSet<SequenceId> {
+fn sequences<'a, J: QueuedJob + 'a>(jobs: impl IntoIterator<Item = &'a J>) -> BTreeSet<SequenceId> {
     jobs.into_iter().map(|job| job.sequence().base()).collect()
 }
 
-/// A mean of values; 0 if there are none.
+/// A mean of values, in which later ones count more; 0 if there are none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     sum: f64,
@@ -213,13 +208,7 @@ struct Mean {
 
 impl Mean {
     fn add(&mut self, value: f64) {
-        (self.sum, self.weight) = (self.sum + value, self.weight + 1.0);
-    }
-
-    /// Adds a value that counts more than earlier ones.
-    fn add_later(&mut self, value: f64) {
-        (self.sum, self.weight) = (self.sum * DECAY, self.weight * DECAY);
-        self.add(value);
+        (self.sum, self.weight) = (self.sum * DECAY + value, self.weight * DECAY + 1.0);
     }
 
     fn value(self) -> f64 {
@@ -246,10 +235,10 @@ struct BatchTimes {
 
 impl BatchTimes {
     fn add(&mut self, sequences: f64, ns: f64) {
-        self.sequences.add_later(sequences);
-        self.ns.add_later(ns);
-        self.squares.add_later(sequences * sequences);
-        self.products.add_later(sequences * ns);
+        self.sequences.add(sequences);
+        self.ns.add(ns);
+        self.squares.add(sequences * sequences);
+        self.products.add(sequences * ns);
         let (sequences, ns) = (self.sequences.value(), self.ns.value());
         let variance = self.squares.value() - sequences * sequences;
         if variance > LEAST_VARIANCE * sequences * sequences {
@@ -382,6 +371,21 @@ mod tests {
         worker.arrive(&[0, 1]);
         let wait_ns = worker.run().unwrap_err() - worker.now_ns;
         assert!((990..=1_010).contains(&wait_ns), "{wait_ns}");
+    }
+
+    /// Half of the sequences draft. They are awaited for half of the fixed time, and the others not.
+    #[test]
+    fn sequences_that_come_back_at_once_wait_less() {
+        let mut worker = Worker::run_all(20, 400);
+        for _ in 0..20 {
+            worker.arrive(&[0, 1]);
+            worker.now_ns += 400;
+            worker.arrive(&[2, 3]);
+            worker.run().unwrap();
+        }
+        worker.arrive(&[0, 1]);
+        let wait_ns = worker.run().unwrap_err() - worker.now_ns;
+        assert!((490..=510).contains(&wait_ns), "{wait_ns}");
     }
 
     #[test]

@@ -49,7 +49,13 @@ impl World {
     }
 
     /// Returns the tokens of all clients in a pass of one row.
-    pub(crate) fn speed(&self, clients: u64, method: &str, length: DraftLength, most: usize) -> f64 {
+    pub(crate) fn speed(
+        &self,
+        clients: u64,
+        method: &str,
+        length: DraftLength,
+        most: usize,
+    ) -> f64 {
         let acceptance =
             AcceptanceModel::Varying { text: self.text.clone(), depth: vec![1.0], rank_power: 1.0 };
         let oracle = Oracle { seed: self.seed, drafters: vec![acceptance] };
