@@ -330,8 +330,8 @@ mod tests {
 
     #[test]
     fn a_target_waits_for_sequences_that_come_back_within_the_fixed_time() {
-        let mut worker = Worker::run_all(20, 400);
-        worker.now_ns += 400;
+        let mut worker = Worker::run_all(20, 310);
+        worker.now_ns += 310;
         worker.arrive(&[0, 1]);
         let wait_ns = worker.run().unwrap_err() - worker.now_ns;
         assert!((990..=1_010).contains(&wait_ns), "{wait_ns}");
@@ -342,8 +342,8 @@ mod tests {
 
     #[test]
     fn sequences_that_pause_are_awaited_once_and_released_ones_no_longer() {
-        let mut worker = Worker::run_all(20, 400);
-        worker.now_ns += 400;
+        let mut worker = Worker::run_all(20, 310);
+        worker.now_ns += 310;
         worker.arrive(&[0, 1]);
         worker.now_ns = worker.run().unwrap_err();
         assert_eq!(worker.run(), Ok(vec![0, 1]));
@@ -357,9 +357,9 @@ mod tests {
 
     #[test]
     fn batches_of_cancelled_jobs_do_not_show_the_fixed_time() {
-        let mut worker = Worker::run_all(20, 400);
+        let mut worker = Worker::run_all(20, 310);
         for _ in 0..20 {
-            worker.now_ns += 400;
+            worker.now_ns += 310;
             worker.arrive(&[0, 1, 2, 3]);
             let batch = worker.batcher.next(&mut worker.queue, worker.now_ns).unwrap();
             for job in batch {
@@ -367,7 +367,7 @@ mod tests {
             }
             worker.batcher.end(worker.now_ns);
         }
-        worker.now_ns += 400;
+        worker.now_ns += 310;
         worker.arrive(&[0, 1]);
         let wait_ns = worker.run().unwrap_err() - worker.now_ns;
         assert!((990..=1_010).contains(&wait_ns), "{wait_ns}");
@@ -376,10 +376,10 @@ mod tests {
     /// Half of the sequences draft. They are awaited for half of the fixed time, and the others not.
     #[test]
     fn sequences_that_come_back_at_once_wait_less() {
-        let mut worker = Worker::run_all(20, 400);
+        let mut worker = Worker::run_all(20, 310);
         for _ in 0..20 {
             worker.arrive(&[0, 1]);
-            worker.now_ns += 400;
+            worker.now_ns += 310;
             worker.arrive(&[2, 3]);
             worker.run().unwrap();
         }
