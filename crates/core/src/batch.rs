@@ -24,15 +24,14 @@ fn are_alike(first: &impl QueuedJob, second: &impl QueuedJob) -> bool {
 }
 
 /// Returns whether a job may join a batch of jobs for its role: its sequence is not in the batch
-/// yet, and there is room.
+/// yet.
 fn may_join<B: QueuedJob>(batch: &[B], job: &impl QueuedJob) -> bool {
-    batch.len() < MAX_BATCH
-        && batch.iter().all(|other| other.role() == job.role() && !are_alike(other, job))
+    batch.iter().all(|other| other.role() == job.role() && !are_alike(other, job))
 }
 
 /// Returns the role whose jobs run next: that of the oldest job. But a verification waits for the
 /// drafts of other sequences, so that all of them are verified in one pass.
-fn next_role<J: QueuedJob>(queue: &VecDeque<J>) -> Option<Role> {
+pub(crate) fn next_role<J: QueuedJob>(queue: &VecDeque<J>) -> Option<Role> {
     let is_verified = |sequence: SequenceId| {
         let mut verifications = queue.iter().filter(|job| job.role().target().is_some());
         verifications.any(|job| job.sequence().base() == sequence.base())
@@ -43,14 +42,13 @@ fn next_role<J: QueuedJob>(queue: &VecDeque<J>) -> Option<Role> {
     Some(awaited.map_or(oldest, QueuedJob::role))
 }
 
-/// Removes the jobs from the queue that run next, together: jobs for the same role, one for each
-/// sequence. A sequence's jobs for a role run in order, so one that has started comes first.
-#[must_use]
-pub fn next_batch<J: QueuedJob>(queue: &mut VecDeque<J>) -> Vec<J> {
+/// Removes at most `most` jobs from the queue that run next, together: jobs for the same role, one
+/// for each sequence. A sequence's jobs for a role run in order, so one that has started comes first.
+pub(crate) fn next_batch<J: QueuedJob>(queue: &mut VecDeque<J>, most: usize) -> Vec<J> {
     let Some(role) = next_role(queue) else { return Vec::new() };
     let mut batch: Vec<J> = Vec::new();
     let mut index = 0;
-    while index < queue.len() && batch.len() < MAX_BATCH {
+    while index < queue.len() && batch.len() < most {
         let job = &queue[index];
         let comes_first = |other: &J| other.has_started() && are_alike(other, job);
         let waits = !job.has_started() && queue.iter().any(comes_first);
@@ -64,7 +62,9 @@ pub fn next_batch<J: QueuedJob>(queue: &mut VecDeque<J>) -> Vec<J> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{MAX_BATCH, QueuedJob};
+    use crate::{Role, SequenceId};
+    use std::collections::VecDeque;
 
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Waiting(Role, u64, bool);
@@ -81,6 +81,10 @@ mod tests {
         fn has_started(&self) -> bool {
             self.2
         }
+    }
+
+    fn next_batch(queue: &mut VecDeque<Waiting>) -> Vec<Waiting> {
+        super::next_batch(queue, MAX_BATCH)
     }
 
     const TARGET: Role = Role::Target(0);

@@ -9,6 +9,7 @@
 
 mod active_sequences;
 mod batch;
+mod batcher;
 mod constraint;
 mod coupling;
 mod distribution;
@@ -41,7 +42,8 @@ mod verify;
 mod verify_block;
 
 pub use active_sequences::ActiveSequences;
-pub use batch::{MAX_BATCH, QueuedJob, next_batch};
+pub use batch::{MAX_BATCH, QueuedJob};
+pub use batcher::Batcher;
 pub use constraint::{CompileConstraint, Constraint, TokenConstraint, TokenMask};
 pub use distribution::{Distribution, InvalidDistribution};
 pub use draft::{Draft, DraftShape, Proposal, draft_key};

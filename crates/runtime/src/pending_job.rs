@@ -22,6 +22,8 @@ pub(crate) struct PendingJob {
 /// What a job's answer needs in addition to its output.
 pub(crate) struct PendingAnswer {
     pub(crate) reply: Reply,
+    /// When the job was submitted.
+    pub(crate) submitted: Instant,
     /// When the job's first pass started.
     pub(crate) started: Option<Instant>,
     /// Its parts of earlier passes.
@@ -33,7 +35,8 @@ pub(crate) struct PendingAnswer {
 impl PendingJob {
     pub(crate) fn new(role: Role, job: Job, cancel: Arc<AtomicBool>, reply: Reply) -> Self {
         let (forwards, device_uses) = (Vec::new(), Vec::new());
-        let answer = PendingAnswer { reply, started: None, forwards, device_uses };
+        let submitted = Instant::now();
+        let answer = PendingAnswer { reply, submitted, started: None, forwards, device_uses };
         Self { role, job, cancel, progress: Progress::default(), answer }
     }
 

@@ -7,29 +7,22 @@ use crate::shared_device::DeviceUseLog;
 use crate::timed::ForwardLog;
 use crate::worker::{Message, panic_message};
 use forerun_core::{
-    ActiveSequences, Completion, Job, JobCost, JobError, JobOutput, QueuedJob, Role, next_batch,
+    ActiveSequences, Batcher, Completion, Job, JobCost, JobError, JobOutput, QueuedJob, Role,
 };
 use forerun_cpu::Team;
 use forerun_lm::{ModelError, Progress};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Runs a worker's jobs, in batches of several sequences ([`next_batch`]).
+/// Runs a worker's jobs, in batches of several sequences ([`Batcher`]).
 pub(crate) struct WorkerLoop {
     engine: Engine,
     answers: Answers,
-    /// The number of sequences of the last batch and of the jobs that waited meanwhile, and how
-    /// long it ran.
-    last_sequences: usize,
-    last_duration: Duration,
 }
-
-/// A worker waits at most this part of the last batch's time for further jobs.
-const WAIT_PART: u32 = 10;
 
 impl WorkerLoop {
     pub(crate) fn new(
@@ -43,8 +36,10 @@ impl WorkerLoop {
         // What models compute while they are built belongs to no job.
         drop(device_uses.take());
         let active = ActiveSequences::default();
-        let answers = Answers { lane, name, clock, recorder, forwards, device_uses, active };
-        Self { engine, answers, last_sequences: 0, last_duration: Duration::ZERO }
+        let batcher = Batcher::default();
+        let answers =
+            Answers { lane, name, clock, recorder, forwards, device_uses, active, batcher };
+        Self { engine, answers }
     }
 
     /// Runs jobs until the cluster is dropped. A score job that needs several passes moves to the
@@ -63,28 +58,20 @@ impl WorkerLoop {
             for message in messages.try_iter() {
                 self.receive(message, &mut queue);
             }
-            self.wait_for_batch(messages, &mut queue);
-            let batch = next_batch(&mut queue);
-            let started = Instant::now();
-            self.last_sequences = sequences(batch.iter().chain(&queue));
+            let now_ns = self.answers.to_ns(Instant::now());
+            let batch = match self.answers.batcher.next(&mut queue, now_ns) {
+                Ok(batch) => batch,
+                Err(until_ns) => {
+                    let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns));
+                    if let Ok(message) = messages.recv_timeout(wait) {
+                        self.receive(message, &mut queue);
+                    }
+                    continue;
+                }
+            };
             queue.extend(self.run(batch));
-            self.last_duration = started.elapsed();
-        }
-    }
-
-    /// Waits for the next jobs of the sequences that have just been answered, so that they stay
-    /// together. Otherwise the first of them would run alone, and so would the others after it.
-    fn wait_for_batch(&mut self, messages: &Receiver<Message>, queue: &mut VecDeque<PendingJob>) {
-        if self.last_sequences < 2 {
-            return;
-        }
-        let deadline = Instant::now() + self.last_duration / WAIT_PART;
-        while sequences(queue.iter()) < self.last_sequences {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match messages.recv_timeout(left) {
-                Ok(message) => self.receive(message, queue),
-                Err(_) => return,
-            }
+            let ended_ns = self.answers.to_ns(Instant::now());
+            self.answers.batcher.end(ended_ns);
         }
     }
 
@@ -98,8 +85,13 @@ impl WorkerLoop {
                 }
                 self.engine.release(sequence);
                 self.answers.active.release(sequence);
+                self.answers.batcher.release(sequence);
             }
-            Message::Run(job) => queue.push_back(*job),
+            Message::Run(job) => {
+                let submitted_ns = self.answers.to_ns(job.answer.submitted);
+                self.answers.batcher.arrive(job.sequence(), submitted_ns);
+                queue.push_back(*job);
+            }
         }
     }
 
@@ -201,11 +193,6 @@ impl WorkerLoop {
     }
 }
 
-/// Returns the number of sequences that jobs are of.
-fn sequences<'a>(jobs: impl Iterator<Item = &'a PendingJob>) -> usize {
-    jobs.map(|job| job.sequence().base()).collect::<HashSet<_>>().len()
-}
-
 /// Records and sends the answers of jobs.
 struct Answers {
     lane: usize,
@@ -215,6 +202,7 @@ struct Answers {
     forwards: ForwardLog,
     device_uses: DeviceUseLog,
     active: ActiveSequences,
+    batcher: Batcher,
 }
 
 impl Answers {
@@ -225,8 +213,9 @@ impl Answers {
     }
 
     fn complete(&mut self, job: &Job, answer: PendingAnswer, output: Result<JobOutput, JobError>) {
-        let PendingAnswer { reply, started, mut forwards, device_uses } = answer;
+        let PendingAnswer { reply, started, mut forwards, device_uses, .. } = answer;
         let finished_ns = self.to_ns(Instant::now());
+        self.batcher.leave(job.sequence(), output.is_ok(), finished_ns);
         let started_ns = started.map_or(finished_ns, |started| self.to_ns(started));
         forwards.extend(self.forwards.take_of(job.sequence()));
         let mut cost =

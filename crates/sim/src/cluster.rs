@@ -6,8 +6,8 @@ use crate::pipeline::{DeviceSchedule, SharedDevices};
 use crate::{Cost, Device, Fault, FaultKind, Oracle, SimError};
 use forerun_core::trace::{Span, Trace};
 use forerun_core::{
-    ActiveSequences, Cluster, ClusterError, Completion, Job, JobCost, JobError, Outcome, QueuedJob,
-    Role, SequenceId, Ticket, next_batch,
+    ActiveSequences, Batcher, Cluster, ClusterError, Completion, Job, JobCost, JobError, Outcome,
+    QueuedJob, Role, SequenceId, Ticket,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -118,6 +118,7 @@ struct State {
     /// The time until which the batch is counted in the usage.
     counted_ns: u64,
     queue: VecDeque<Waiting>,
+    batcher: Batcher,
     cache: CacheState,
     active: ActiveSequences,
     usage: Usage,
@@ -148,7 +149,7 @@ impl State {
 /// Its clock is the time of the latest completion that was delivered. The decoder itself takes no
 /// time.
 ///
-/// Jobs of several sequences run together by the rules of real workers ([`next_batch`]). A batch
+/// Jobs of several sequences run together by the rules of real workers ([`Batcher`]). A batch
 /// starts with all jobs that arrive until then. Score jobs share one pass. Draft jobs share their
 /// passes as long as each needs. A cancelled job leaves its neighbours after the pass that is
 /// running. [`SimCluster::run_together`] runs the decoders of several sequences.
@@ -308,20 +309,26 @@ impl SimCluster {
         if self.devices[worker.clone()].iter().any(|(_, state)| !state.batch.is_empty()) {
             return;
         }
-        let queue = &mut self.devices[worker.start].1.queue;
+        let State { queue, batcher, .. } = &mut self.devices[worker.start].1;
         let Some(oldest) = queue.front() else { return };
-        let started_ns = at_ns.max(oldest.arrives_ns);
-        let jobs: Vec<Waiting> = if self.shared.is_some() {
-            queue.pop_front().into_iter().collect()
-        } else {
+        let mut started_ns = at_ns.max(oldest.arrives_ns);
+        let jobs: Vec<Waiting> = loop {
+            if self.shared.is_some() {
+                break queue.pop_front().into_iter().collect();
+            }
             let arrived = queue.partition_point(|waiting| waiting.arrives_ns <= started_ns);
             let mut later = queue.split_off(arrived);
-            let jobs = next_batch(queue);
+            let next = batcher.next(queue, started_ns);
+            let arrives_ns = later.front().map_or(u64::MAX, |waiting| waiting.arrives_ns);
             queue.append(&mut later);
-            jobs
+            match next {
+                Ok(jobs) => break jobs,
+                Err(until_ns) => started_ns = until_ns.min(arrives_ns),
+            }
         };
         if let Some(index) = self.device_of(jobs[0].role) {
-            self.start(index, jobs, at_ns);
+            self.start(index, jobs, started_ns);
+            self.devices[index].1.idle_ns = at_ns;
         }
     }
 
@@ -362,7 +369,7 @@ impl SimCluster {
             .map(|(waiting, passes)| self.running(index, waiting, passes, start_ns))
             .collect();
         let state = &mut self.devices[index].1;
-        (state.batch_jobs, state.idle_ns) = (batch_jobs, at_ns);
+        state.batch_jobs = batch_jobs;
         state.counted_ns = batch.iter().map(|running| running.started_ns).min().unwrap_or(0);
         state.batch = batch;
         self.lend_cores(start_ns);
@@ -432,6 +439,7 @@ impl SimCluster {
             }
         };
         let ran_ns = ends_ns - started_ns;
+        let is_last = state.batch.is_empty();
         state.usage.jobs += 1;
         state.usage.busy_ns += ends_ns.saturating_sub(state.counted_ns);
         state.counted_ns = state.counted_ns.max(ends_ns);
@@ -444,10 +452,17 @@ impl SimCluster {
         }
         // A cancelled job whose first pass is complete has computed the prefix.
         let output = completion.output.as_ref().ok();
-        if output.is_some() || passes.done_after(ran_ns) > 0 {
+        let is_answered = output.is_some();
+        if is_answered || passes.done_after(ran_ns) > 0 {
             state.cache.record(&device.cost, role, job, output);
         }
         self.deliveries.insert((ends_ns + device.cost.link_ns, ticket), completion);
+        let queue_at = self.worker_of(index).start;
+        let batcher = &mut self.devices[queue_at].1.batcher;
+        batcher.leave(sequence, is_answered, ends_ns);
+        if is_last {
+            batcher.end(ends_ns);
+        }
         self.lend_cores(ends_ns);
         self.start_next(index, ends_ns);
     }
@@ -487,7 +502,8 @@ impl Cluster for SimCluster {
         let arrives_ns = self.now_ns + self.devices[index].0.cost.link_ns;
         let worker = self.worker_of(index);
         let idle_ns = self.reconsider(worker.clone(), arrives_ns).unwrap_or(self.now_ns);
-        let queue = &mut self.devices[worker.start].1.queue;
+        let State { queue, batcher, .. } = &mut self.devices[worker.start].1;
+        batcher.arrive(job.sequence(), arrives_ns);
         queue.push_back(Waiting { ticket, role: on, job, arrives_ns });
         self.start_next(index, idle_ns);
         Ok(ticket)
@@ -500,6 +516,7 @@ impl Cluster for SimCluster {
             if let Some(position) = state.queue.iter().position(|waiting| waiting.ticket == ticket)
                 && let Some(waiting) = state.queue.remove(position)
             {
+                state.batcher.leave(waiting.job.sequence(), false, now_ns);
                 let completion = Completion {
                     ticket,
                     output: Err(JobError::Cancelled),
@@ -564,6 +581,7 @@ impl Cluster for SimCluster {
     fn release(&mut self, sequence: SequenceId) {
         for (_, state) in &mut self.devices {
             state.cache.release(sequence);
+            state.batcher.release(sequence);
             state.active.release(sequence);
         }
     }

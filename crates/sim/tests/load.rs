@@ -4,7 +4,7 @@
 
 use crate::common::device;
 use crate::worlds::{Random, TARGET_NS, seeds};
-use forerun_core::{DraftShape, Role, Sampling, SequenceId};
+use forerun_core::{Cluster, DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{AnswerDecoder, DecoderOptions, DraftLength, Limits, METHODS, Sequence};
 use forerun_decode::{new_decoder, next_tokens};
 use forerun_sim::{
@@ -19,13 +19,14 @@ const STRETCH: usize = 160;
 
 /// A drafter, a target, and what they share.
 #[derive(Debug)]
-struct World {
-    drafter: Cost,
-    target: Cost,
+pub(crate) struct World {
+    pub(crate) drafter: Cost,
+    pub(crate) target: Cost,
     /// Whether they are on the same cores.
-    in_one_worker: bool,
-    text: Vec<f64>,
-    seed: u64,
+    pub(crate) in_one_worker: bool,
+    /// The acceptance at each position, over and over.
+    pub(crate) text: Vec<f64>,
+    pub(crate) seed: u64,
 }
 
 impl World {
@@ -48,7 +49,13 @@ impl World {
     }
 
     /// Returns the tokens of all clients in a pass of one row.
-    fn speed(&self, clients: u64, method: &str, length: DraftLength, most: usize) -> f64 {
+    pub(crate) fn speed(
+        &self,
+        clients: u64,
+        method: &str,
+        length: DraftLength,
+        most: usize,
+    ) -> f64 {
         let acceptance =
             AcceptanceModel::Varying { text: self.text.clone(), depth: vec![1.0], rank_power: 1.0 };
         let oracle = Oracle { seed: self.seed, drafters: vec![acceptance] };
@@ -85,6 +92,7 @@ impl World {
                     }
                     assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
                     tokens += sequence.generated().len();
+                    cluster.release(id);
                     *last.lock().unwrap() = decoder;
                     if cluster.now_ns() >= end_ns {
                         break;

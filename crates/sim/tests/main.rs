@@ -8,6 +8,7 @@ mod common;
 mod decoders;
 mod drafters;
 mod dsi;
+mod groups;
 mod load;
 mod papers;
 mod pearl;

@@ -319,8 +319,10 @@ fn automatic_lengths_follow_the_load() {
     // 20 ms for each round and 2 ms for each draft token: (1 - 0.8⁷) / 0.2 tokens in 32 ms are the
     // most.
     assert!(free.iter().all(|mean| (mean - 6.0).abs() < 1.0), "{free:?}");
-    let expensive = [mean_draft(1, MS), mean_draft(8, MS)];
-    assert!(expensive[1] < expensive[0] - 1.0, "{expensive:?}");
+    // Rounds of γ draft tokens take 20 + 3γ ms alone, so 4 or 5 are the best. Those of eight in turn
+    // take 27 + 10γ ms, so 2 or 3 are.
+    let [alone, eight] = [mean_draft(1, MS), mean_draft(8, MS)];
+    assert!((alone - 4.5).abs() < 1.0 && (eight - 2.5).abs() < 1.0, "{alone}, {eight}");
 }
 
 proptest! {
