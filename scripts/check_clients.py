@@ -126,6 +126,18 @@ assert events[-1].response.output_text == text and events[-1].type == f"response
 response = client.responses.create(model=model, input="Hello", tools=[{"type": "function", **function, "strict": True}],
                                    tool_choice="required", parallel_tool_calls=False)
 check_weather(json.loads(response.output[0].arguments))
+# Of a conversation that is longer than the context, the latest turns are answered.
+turns = [{"role": role, "content": "And then? " * 20} for role in ("user", "assistant")] * (client.models.list().data[0].max_model_len // 40)
+long = {"model": model, "input": turns + hello, "max_output_tokens": 20, "temperature": 0}
+shortened = client.responses.with_raw_response.create(**long, truncation="auto")
+assert int(shortened.headers["forerun-messages-left-out"]) % 2 == 0
+assert shortened.parse().truncation == "auto" and shortened.parse().usage.output_tokens > 0
+try:
+    client.responses.create(**long)
+except BadRequestError as refused:
+    assert refused.code == "context_length_exceeded" and refused.param == "input", refused.body
+else:
+    sys.exit("no error for a conversation that is too long")
 print("responses:", len(events), "events")
 
 # Anthropic's package.

@@ -73,6 +73,12 @@ assert client.chat(model, turns, tools=[get_weather], options=options).done
 
 # What the server says of its models.
 shown = client.show(model)
+context = next(value for name, value in shown.modelinfo.items() if name.endswith(".context_length"))
+
+# Of a conversation that is longer than the context, the latest turns are answered.
+turns = [{"role": role, "content": "And then? " * 20} for role in ("user", "assistant")] * (context // 40)
+assert 0 < client.chat(model, turns + hello, options=options).prompt_eval_count < context
+
 assert "completion" in shown.capabilities and shown.modelinfo, shown
 assert client.generate(model, "").done_reason == "load"
 assert [one.model for one in client.ps().models] == [model]

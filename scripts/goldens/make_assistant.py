@@ -30,18 +30,8 @@ from safetensors.torch import save_file
 
 from make_families import FAMILIES, tensor_values
 from make_goldens import load_hugging_face_model, significant
-
-# The number of tokens in a draft.
-DRAFT_TOKENS = 5
-
-# The lengths of the prompts in tokens.
-PROMPT_SIZES = [1, 4, 9, 23]
-
-# The smallest gap between the two largest logits of any step.
-MARGIN = 2e-3
-
-# The last seed to try. Seeds are tried in order until no draft has a near tie.
-LAST_SEED = 200
+from make_mtp import (
+    DRAFT_TOKENS, MARGIN, PROMPT_SIZES, make_deterministic, write_golden)
 
 # The targets, and the options of their assistants' layers. The others are
 # those of the target.
@@ -202,22 +192,14 @@ def make_assistant(name, targets, folder):
     of_kind = sources(target.config)
     layers = [of_kind[kind]
               for kind in dict.fromkeys(ASSISTANTS[name]["layer_types"])]
-    for seed in range(1, LAST_SEED + 1):
+
+    def make(seed):
         write_assistant(name, targets, folder, seed)
-        records = make_records(folder, target, layers, seed)
-        if records:
-            break
-    else:
-        raise ValueError(f"{name}: no seed up to {LAST_SEED} is suitable")
-    print(f"{name}, seed {seed}: "
-          f"margin {min(record['min_margin'] for record in records)}")
-    header = {"peer": "transformers", "peer_version": transformers.__version__,
-              "script": "scripts/goldens/make_assistant.py", "seed": seed,
-              "layers_before_features":
-                  layers + [target.config.num_hidden_layers]}
-    rows = ",\n".join("  " + json.dumps(record) for record in records)
-    (folder / "golden.json").write_text(
-        f'{{"header": {json.dumps(header)},\n"prompts": [\n{rows}\n]}}\n')
+        return make_records(folder, target, layers, seed)
+
+    write_golden(
+        folder, "make_assistant.py", make,
+        layers_before_features=layers + [target.config.num_hidden_layers])
 
 
 def main():
@@ -231,10 +213,7 @@ def main():
         "--out", type=Path, required=True, metavar="DIR",
         help="output folder, which gets a folder for each assistant")
     arguments = parser.parse_args()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    make_deterministic()
     for name in ASSISTANTS:
         make_assistant(name, arguments.targets, arguments.out / name)
 

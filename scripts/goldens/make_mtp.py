@@ -261,23 +261,40 @@ def make_records(folder, experts, seed):
     return records
 
 
-def make_head(name, family, folder):
-    """Write a folder."""
+def write_golden(folder, script, make, **more):
+    """Write a folder with the first suitable seed. `make` writes all files
+    except golden.json, and returns the records, or None for a near tie."""
     for seed in range(1, LAST_SEED + 1):
-        write_checkpoint(family, folder, seed)
-        add_layer(folder, family, seed)
-        records = make_records(folder, family.get("experts"), seed)
+        records = make(seed)
         if records:
             break
     else:
-        raise ValueError(f"{name}: no seed up to {LAST_SEED} is suitable")
-    print(f"{name}, seed {seed}: "
+        raise ValueError(f"{folder}: no seed up to {LAST_SEED} is suitable")
+    print(f"{folder.name}, seed {seed}: "
           f"margin {min(record['min_margin'] for record in records)}")
     header = {"peer": "transformers", "peer_version": transformers.__version__,
-              "script": "scripts/goldens/make_mtp.py", "seed": seed}
+              "script": f"scripts/goldens/{script}", "seed": seed} | more
     rows = ",\n".join("  " + json.dumps(record) for record in records)
     (folder / "golden.json").write_text(
         f'{{"header": {json.dumps(header)},\n"prompts": [\n{rows}\n]}}\n')
+
+
+def make_head(family, folder):
+    """Write a folder."""
+    def make(seed):
+        write_checkpoint(family, folder, seed)
+        add_layer(folder, family, seed)
+        return make_records(folder, family.get("experts"), seed)
+
+    write_golden(folder, "make_mtp.py", make)
+
+
+def make_deterministic():
+    """Compute the same numbers on every machine, and print little."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
 
 
 def main():
@@ -291,12 +308,9 @@ def main():
         "--only", metavar="HEAD", choices=HEADS, nargs="+",
         default=list(HEADS), help="make only these heads")
     arguments = parser.parse_args()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    make_deterministic()
     for name in arguments.only:
-        make_head(name, FAMILIES[HEADS[name]], arguments.out / name)
+        make_head(FAMILIES[HEADS[name]], arguments.out / name)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     let options = LayerAnalysisOptions {
         model: locate(model)?,
         target: arguments.target.as_ref().map(locate).transpose()?,
-        weight_type: arguments.dtype,
+        weight_type: arguments.weights.dtype,
         depth: DEPTH,
         max_tokens: arguments.tokens,
     };

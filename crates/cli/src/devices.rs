@@ -69,7 +69,7 @@ fn costs_on_cores(
 }
 
 fn model_types(arguments: &DevicesArguments) -> ModelTypes {
-    ModelTypes { weights: arguments.dtype, cache: arguments.kv_type }
+    ModelTypes { weights: arguments.weights.dtype, cache: arguments.cache.kv_type }
 }
 
 #[cfg(feature = "gpu")]

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 /// Prints one JSON array for each text.
 pub(crate) fn run(arguments: EmbedArguments) -> anyhow::Result<ExitCode> {
-    let EmbedArguments { model, mut texts, dtype, offline } = arguments;
-    let options = Options { weight_type: dtype, ..Options::new(model.require()?.clone()) };
+    let EmbedArguments { model, mut texts, weights, offline } = arguments;
+    let options = Options { weight_type: weights.dtype, ..Options::new(model.require()?.clone()) };
     let plan = Plan::new(options)?;
     let engine = Engine::open_with(&plan, &mut progress::loader(offline, true))?;
     if texts.is_empty() {

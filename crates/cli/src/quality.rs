@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         tokens,
         window,
         dtype,
-        kv_type,
+        cache,
         draft_model,
         threads,
         ceiling,
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     let options = QualityOptions {
         model: locate(model)?,
         weight_types: dtype.concat(),
-        cache_type: kv_type,
+        cache_type: cache.kv_type,
         draft_models: draft_model.iter().map(locate).collect::<Result<_, _>>()?,
         max_tokens: tokens,
         window,
@@ -67,14 +67,14 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         out,
         "means over tokens; bits of a weight in a GGUF file; loss and KL(f32 ‖ row) in nats; overlap is 1 − TV"
     )?;
+    if let Some(cache_type) = cache.kv_type {
+        writeln!(out, "after the first row, keys and values in {cache_type}")?;
+    }
     writeln!(
         out,
         "{:<7} {:>6} {:>9} {:>10} {:>12} {:>12} {:>9} {:>9}",
         "type", "bits", "loss", "to f32", "perplexity", "KL", "top-1", "overlap"
     )?;
-    if let Some(cache_type) = kv_type {
-        writeln!(out, "after the first row, keys and values in {cache_type}")?;
-    }
     let exact = report.types[0].quality;
     let types = report.types.iter().map(|TypeQuality { types, bits_per_weight, quality }| {
         (types.to_string(), format!("{bits_per_weight:.2}"), quality)

@@ -59,6 +59,16 @@ impl AdapterWeights {
         Self { layers }
     }
 
+    /// Returns the bytes of a packed adapter.
+    #[must_use]
+    pub fn packed_bytes(adapter: &Adapter) -> usize {
+        let bytes = |shape| PackedMatrix::packed_bytes(WeightType::F32, shape);
+        let updates = adapter.updates.iter().map(|LowRankUpdate { rank, down, up, .. }| {
+            bytes([*rank, down.len() / rank]) + bytes([up.len() / rank, *rank])
+        });
+        updates.sum()
+    }
+
     /// Adds the updates of a projection of some rows. `x`: `[rows, inputs]`, `out`:
     /// `[rows, outputs]`. A row's bits depend on this row alone.
     pub(crate) fn add(

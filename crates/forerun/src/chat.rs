@@ -11,6 +11,7 @@ use forerun_decode::Finish;
 use forerun_runtime::Canceller;
 use forerun_text::{
     ChatTemplate, ChatTemplateError, EncodeError, Message, PromptEnd, TemplateArguments,
+    encode_latest_turns,
 };
 use std::ops::ControlFlow;
 
@@ -233,39 +234,23 @@ impl<'a> Chat<'a> {
         max_tokens: usize,
     ) -> Result<(Vec<TokenId>, usize), ChatError> {
         let context = self.engine.config().max_position_embeddings;
-        let room = max_tokens.min(context / 2);
-        let mut forgotten = self.forgotten;
-        loop {
-            let seen = self.messages[forgotten..].iter().chain([new]).cloned();
-            let seen: Vec<Message> = self.system().into_iter().chain(seen).collect();
-            let prompt = self.template.encode_within(
-                &seen,
-                &TemplateArguments::default(),
-                PromptEnd::NewMessage,
-                self.engine.tokenizer(),
-                context,
-            );
-            let alone = forgotten == self.messages.len();
-            let prompt = match prompt {
-                Ok(prompt) => prompt,
-                Err(EncodeError::TooLong { .. }) if !alone => {
-                    forgotten += 2;
-                    continue;
-                }
-                Err(EncodeError::TooLong { bytes, tokens, .. }) => {
-                    return Err(ChatError::FarTooLong { bytes, tokens, context });
-                }
-                Err(EncodeError::Template(error)) => return Err(error.into()),
-                Err(EncodeError::Tokenizer(error)) => return Err(ForerunError::from(error).into()),
-            };
-            if prompt.len() + room <= context || (alone && prompt.len() < context) {
-                return Ok((prompt, forgotten));
+        let most = context - max_tokens.min(context / 2);
+        let seen = self.messages[self.forgotten..].iter().chain([new]).cloned();
+        let seen: Vec<Message> = self.system().into_iter().chain(seen).collect();
+        let encode = |messages: Vec<Message>| self.engine.encode_chat(&self.template, &messages);
+        match encode_latest_turns(&seen, most, encode) {
+            Ok((prompt, left_out)) if prompt.len() < context => {
+                Ok((prompt, self.forgotten + left_out))
             }
-            if alone {
+            Ok((prompt, _)) => {
                 let (tokens, system) = (prompt.len(), self.system.is_some());
-                return Err(ChatError::TooLong { tokens, context, system });
+                Err(ChatError::TooLong { tokens, context, system })
             }
-            forgotten += 2;
+            Err(EncodeError::TooLong { bytes, tokens, .. }) => {
+                Err(ChatError::FarTooLong { bytes, tokens, context })
+            }
+            Err(EncodeError::Template(error)) => Err(error.into()),
+            Err(EncodeError::Tokenizer(error)) => Err(ForerunError::from(error).into()),
         }
     }
 }

@@ -132,7 +132,8 @@ impl Engine {
     }
 
     /// Returns the memory in bytes that an engine takes at most on cores, apart from activations:
-    /// the weights of its models, and full caches. It reads their files, but not their weights.
+    /// the weights of its models and adapters, and full caches. It reads their files, but not the
+    /// models' weights.
     ///
     /// # Errors
     /// If a checkpoint cannot be read, or drafter and target do not fit together.

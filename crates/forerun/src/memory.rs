@@ -5,7 +5,7 @@ use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::plan::{Method, Plan};
 use forerun_core::Role;
-use forerun_cpu::CorePart;
+use forerun_cpu::{AdapterWeights, CorePart};
 #[cfg(feature = "gpu")]
 use forerun_formats::SpeculatorArchitecture;
 use forerun_formats::{Architecture, Checkpoint, LoadError, ModelTypes, Speculator};
@@ -89,7 +89,8 @@ pub(crate) fn of_shared_on_gpu(
     }
 }
 
-/// Returns the memory that a plan's models take at most on cores: their weights, and full caches.
+/// Returns the memory that a plan's models take at most on cores: their weights, those of
+/// adapters, and full caches.
 pub(crate) fn most_of_plan(plan: &Plan, loader: &mut Loader<'_>) -> Result<u64, ForerunError> {
     let target = loader.open(plan.model())?;
     let drafters = OpenDrafter::all(plan, &target, loader)?;
@@ -106,6 +107,10 @@ pub(crate) fn most_of_plan(plan: &Plan, loader: &mut Loader<'_>) -> Result<u64, 
     if replicas > 0 {
         bytes = of_model(&target.checkpoint, plan.types(), CorePart::Whole)?;
         bytes = bytes.saturating_add(replicas.saturating_mul(cache(DEFAULT_CACHE_BYTES)));
+        for adapter in plan.adapters() {
+            let adapter = adapter.open(&target.checkpoint)?;
+            bytes = bytes.saturating_add(AdapterWeights::packed_bytes(&adapter));
+        }
     }
     // With `auto`, a drafter may draft in two places.
     let places = if plan.method() == Method::Auto { 2 } else { 1 };

@@ -34,7 +34,8 @@ const MAGIC: &[u8; 16] = b"forerun page 01\n";
 /// The bytes before a file's content: the magic, and a checksum of the name and the content.
 const HEADER: usize = MAGIC.len() + 32;
 
-/// The most bytes that wait for the disk. Pages beyond it are not kept.
+/// The most bytes that wait for the disk, apart from a larger page alone. Further pages are not
+/// kept.
 const QUEUE_BYTES: usize = 256 << 20;
 
 /// Of pages that are used together, each later one counts as used so much earlier: without those
@@ -53,7 +54,7 @@ struct Shared {
     folder: PathBuf,
     budget: u64,
     queued: Mutex<Queued>,
-    has_warned: [AtomicBool; 3],
+    has_warned: [AtomicBool; 4],
     /// Once a file was broken: those that are known to be whole.
     whole: Mutex<Option<HashSet<PageName>>>,
 }
@@ -70,6 +71,7 @@ struct Queued {
 enum Trouble {
     Read,
     Write,
+    Queue,
     Model,
 }
 
@@ -142,7 +144,7 @@ impl PageFolder {
             folder: folder.to_owned(),
             budget: budget as u64,
             queued: Mutex::default(),
-            has_warned: [const { AtomicBool::new(false) }; 3],
+            has_warned: [const { AtomicBool::new(false) }; 4],
             whole: Mutex::default(),
         });
         let (queue, waiting) = mpsc::channel();
@@ -196,9 +198,14 @@ impl PageStore for PageFolder {
             return self.shared.warn(Trouble::Write, &message);
         }
         let mut queued = lock(&self.shared.queued);
-        if queued.bytes + len > QUEUE_BYTES || !queued.names.insert(name) {
+        if queued.names.contains(&name) {
             return;
         }
+        if queued.bytes > 0 && queued.bytes + len > QUEUE_BYTES {
+            let message = "the disk is too slow, so some pages are not kept";
+            return self.shared.warn(Trouble::Queue, message);
+        }
+        queued.names.insert(name);
         queued.bytes += len;
         drop(queued);
         let mut bytes = Vec::with_capacity(HEADER + len);

@@ -3,7 +3,7 @@
 use crate::families::{assert_rows, checkpoint, folder as families, goldens_of};
 use forerun::checkpoint::{Checkpoint, NamedAdapter};
 use forerun::cpu::{Team, Weights};
-use forerun::{Engine, Options, Plan, Request, TokenId, WeightType};
+use forerun::{Engine, Loader, Options, Plan, Request, TokenId, WeightType};
 use forerun_core::{AdapterId, SequenceId, TokenTree};
 use forerun_cpu::{AdapterWeights, Isa, Transformer};
 use forerun_formats::Adapter;
@@ -80,6 +80,11 @@ fn requests_choose_adapters() {
         let adapters = vec![NamedAdapter { name: "one".into(), path: folder().join(family) }];
         let weight_type = Some(WeightType::F32.into());
         let options = Options { adapters, weight_type, ..Options::new(families().join(family)) };
+        let memory = |adapters: &[NamedAdapter]| {
+            let options = Options { adapters: adapters.to_vec(), ..options.clone() };
+            Engine::most_memory(&Plan::new(options).unwrap(), &mut Loader::new()).unwrap()
+        };
+        assert!(memory(&options.adapters) > memory(&[]), "{family}");
         let engine = Engine::open(options).unwrap();
         for (name, goldens) in [(None, families()), (Some("one"), folder())] {
             for golden in goldens_of(&goldens.join(family)) {

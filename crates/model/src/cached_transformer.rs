@@ -116,12 +116,9 @@ impl<F: Forward> CachedTransformer<F> {
         let sequence = SequenceId(u64::MAX);
         let sample = (0..PAGE_ROWS).map(|row| (row * self.vocab_size() / PAGE_ROWS) as TokenId);
         let sample: Vec<TokenId> = sample.collect();
-        let output = self.logits(&ForwardRequest::next_token(sequence, &sample))?;
-        let rows = self.pool.sample(sequence);
-        self.pool.release(sequence);
-        let Some(rows) = rows else { return Ok(self) };
-        let logits = output.logits.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
-        let model = PageName::of_model(&[weights.as_bytes(), &rows, &logits]);
+        self.logits(&ForwardRequest::next_token(sequence, &sample))?;
+        let Some(rows) = self.pool.take_sample(sequence) else { return Ok(self) };
+        let model = PageName::of_model(&[weights.as_bytes(), &rows]);
         Ok(Self { pool: self.pool.with_store(store, model), ..self })
     }
 

@@ -192,7 +192,10 @@ fn load(
     build: BuildEngine,
 ) -> Result<(Arc<Team>, Engine), String> {
     let team = Arc::new(team.start(lending).map_err(|error| error.to_string())?);
+    // Building computes a pass of a model whose pages are kept.
+    let work = team.start_work();
     let engine = build(Arc::clone(&team))?;
+    drop(work);
     Ok((team, engine))
 }
 

@@ -8,6 +8,7 @@ mod fields;
 mod http;
 mod infill;
 mod load_equality;
+mod long_conversations;
 mod models;
 mod ollama;
 mod page;

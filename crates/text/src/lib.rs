@@ -20,6 +20,7 @@ mod tokenizer;
 pub use chat_output::{ChatParser, ChatPart, ChatSyntax, Tool, UnknownSyntax, with_tools_as_text};
 pub use chat_template::{
     ChatTemplate, ChatTemplateError, EncodeError, Message, PromptEnd, TemplateArguments,
+    encode_latest_turns,
 };
 pub use grammar::{Grammar, GrammarCompiler, GrammarConstraint, GrammarError, GrammarKind};
 pub use infill::{Gap, InfillTokens};

@@ -30,15 +30,20 @@ impl<S: PageStorage> CachePool<S> {
         self.store.is_some()
     }
 
-    /// Returns the memory of a sequence's first page and last state, if the host can reach it: what
-    /// a store would keep. Other arithmetic and other layouts give other bytes.
-    pub fn sample(&mut self, sequence: SequenceId) -> Option<Vec<u8>> {
+    /// Forgets a sequence of one page. Returns the memory of the page and its last state, if the
+    /// host can reach it: what a store would keep. Other arithmetic and other layouts give other
+    /// bytes.
+    pub fn take_sample(&mut self, sequence: SequenceId) -> Option<Vec<u8>> {
         let cache = self.sequences.get(&sequence)?;
-        let mut bytes = self.storage.page_parts(*cache.pages.first()?)?.concat();
-        if let Some(&state) = cache.states.held.values().next_back() {
-            bytes.extend(self.storage.state_parts(state)?.concat());
+        let (page, state) = (*cache.pages.first()?, cache.states.held.values().next_back());
+        let mut bytes = self.storage.page_parts(page).map(|parts| parts.concat());
+        if let Some(&state) = state {
+            let of_state = self.storage.state_parts(state);
+            bytes = bytes.zip(of_state).map(|(bytes, state)| [bytes, state.concat()].concat());
         }
-        Some(bytes)
+        self.withdraw(page);
+        self.release(sequence);
+        bytes
     }
 
     /// Returns the store and the name of a page of `tokens`, which a sequence has up to it.

@@ -1,7 +1,8 @@
 //! Options of `forerun analyze`.
 
 use super::headings::{MEASUREMENT, MODEL, PROMPTS};
-use super::values::{ChosenTypes, layer_groups, weight_types_or_auto};
+use super::types::WeightTypeArguments;
+use super::values::layer_groups;
 use super::{ModelArguments, SuiteArguments, values};
 use clap::{Args, Subcommand};
 use forerun::{LayerStrategy, ModelSource, WeightTypes};
@@ -78,15 +79,8 @@ pub(crate) struct LayersArguments {
     #[arg(long, value_name = "MODEL", help_heading = MODEL)]
     pub(crate) target: Option<ModelSource>,
 
-    /// Type of the weights in memory; mixes are llama.cpp's.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "auto",
-        value_parser = weight_types_or_auto(),
-        help_heading = MODEL
-    )]
-    pub(crate) dtype: ChosenTypes,
+    #[command(flatten)]
+    pub(crate) weights: WeightTypeArguments,
 
     /// Numbers of layers at a time to compare, in the paper's default groups.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,2,3,4,5")]

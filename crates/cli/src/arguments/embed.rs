@@ -1,6 +1,6 @@
 //! Options of `forerun embed`.
 
-use super::values::{self, ChosenTypes};
+use super::types::WeightTypeArguments;
 use super::{ModelArguments, headings};
 use clap::Args;
 
@@ -15,15 +15,8 @@ pub(crate) struct EmbedArguments {
     #[arg(value_name = "TEXT")]
     pub(crate) texts: Vec<String>,
 
-    /// Type of the weights in memory; mixes are llama.cpp's.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "auto",
-        value_parser = values::weight_types_or_auto(),
-        help_heading = headings::MODEL
-    )]
-    pub(crate) dtype: ChosenTypes,
+    #[command(flatten)]
+    pub(crate) weights: WeightTypeArguments,
 
     /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long, help_heading = headings::MODEL)]

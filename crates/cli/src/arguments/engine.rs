@@ -2,7 +2,8 @@
 
 use super::ModelArguments;
 use super::headings::{DEVICES, DRAFTING, EASYSPEC, MODEL};
-use super::values::{self, ChosenCacheType, ChosenTypes, layer_groups};
+use super::types::{CacheTypeArguments, WeightTypeArguments};
+use super::values::{self, layer_groups};
 use clap::Args;
 use forerun::checkpoint::NamedAdapter;
 use forerun::{
@@ -32,25 +33,11 @@ pub struct EngineArguments {
     #[arg(long, aliases = ["model-draft", "speculative-model"], value_name = "MODEL", help_heading = MODEL, value_parser = values::draft_model)]
     pub(crate) draft_model: Option<ModelSource>,
 
-    /// Type of the weights in memory; mixes are llama.cpp's.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "auto",
-        value_parser = values::weight_types_or_auto(),
-        help_heading = MODEL
-    )]
-    pub(crate) dtype: ChosenTypes,
+    #[command(flatten)]
+    pub(crate) weights: WeightTypeArguments,
 
-    /// Type of the cached keys and values
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "auto",
-        value_parser = values::cache_type_or_auto(),
-        help_heading = MODEL
-    )]
-    pub(crate) kv_type: ChosenCacheType,
+    #[command(flatten)]
+    pub(crate) cache: CacheTypeArguments,
 
     /// Memory for the key/value cache of each model, such as `512M` or `8G` [default: 4G]
     ///

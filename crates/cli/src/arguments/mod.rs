@@ -21,6 +21,7 @@ mod simulate;
 mod suites;
 #[cfg(feature = "train")]
 mod train;
+mod types;
 pub(crate) mod values;
 
 #[cfg(not(all(feature = "laboratory", feature = "server", feature = "train")))]
@@ -30,7 +31,8 @@ use forerun::{ModelSource, TokenId, VerificationChoice, WeightType, WeightTypes}
 use headings::{CHAT, DRAFTING, OUTPUT, PROMPTS, SAMPLING, STOPPING, STRUCTURE};
 use samplers::SamplerArguments;
 use std::path::PathBuf;
-use values::{ChosenCacheType, ChosenTypes, token_bias};
+use types::{CacheTypeArguments, WeightTypeArguments};
+use values::token_bias;
 
 #[cfg(feature = "laboratory")]
 pub(crate) use analyze::{AcceptanceArguments, Analyze, LayersArguments};
@@ -426,23 +428,11 @@ pub(crate) struct DevicesArguments {
     #[command(flatten)]
     pub(crate) model: ModelArguments,
 
-    /// Type of the weights in memory; mixes are llama.cpp's.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "auto",
-        value_parser = values::weight_types_or_auto()
-    )]
-    pub(crate) dtype: ChosenTypes,
+    #[command(flatten)]
+    pub(crate) weights: WeightTypeArguments,
 
-    /// Type of the cached keys and values.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "auto",
-        value_parser = values::cache_type_or_auto()
-    )]
-    pub(crate) kv_type: ChosenCacheType,
+    #[command(flatten)]
+    pub(crate) cache: CacheTypeArguments,
 
     /// Number of threads, one for each core [default: see `forerun devices`]
     #[arg(long, short = 't', value_name = "N")]
@@ -550,14 +540,8 @@ pub(crate) struct QualityBenchArguments {
     )]
     pub(crate) dtype: Vec<Vec<WeightTypes>>,
 
-    /// Type of the cached keys and values of the models that are compared with f32.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "auto",
-        value_parser = values::cache_type_or_auto()
-    )]
-    pub(crate) kv_type: ChosenCacheType,
+    #[command(flatten)]
+    pub(crate) cache: CacheTypeArguments,
 
     /// Drafters to compare with the model.
     #[arg(long, value_name = "MODEL", num_args = 1..)]

@@ -1,6 +1,7 @@
 //! Options of `forerun models`.
 
-use super::values::{self, ChosenTypes};
+use super::types::WeightTypeArguments;
+use super::values;
 use clap::{Args, Subcommand};
 use forerun::ModelSource;
 
@@ -41,14 +42,8 @@ pub(crate) struct ShowModelArguments {
     #[arg(value_name = "MODEL", value_parser = values::named_model)]
     pub(crate) name: ModelSource,
 
-    /// Type of the weights in memory; mixes are llama.cpp's.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "auto",
-        value_parser = values::weight_types_or_auto()
-    )]
-    pub(crate) dtype: ChosenTypes,
+    #[command(flatten)]
+    pub(crate) weights: WeightTypeArguments,
 
     /// Print the chat template as well.
     #[arg(long)]

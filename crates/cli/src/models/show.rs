@@ -38,7 +38,7 @@ pub(super) fn run(arguments: &ShowModelArguments) -> anyhow::Result<ExitCode> {
         fields
             .add("runs here", "with its target: give it as --draft-model, next to --model".into());
     } else {
-        match ModelSummary::read(&arguments.name, arguments.dtype, &mut loader) {
+        match ModelSummary::read(&arguments.name, arguments.weights.dtype, &mut loader) {
             Ok(summary) => {
                 describe(&summary, &mut fields);
                 if let Some(kind) = drafter {

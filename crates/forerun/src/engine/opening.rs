@@ -10,13 +10,13 @@ use crate::memory;
 use crate::open_model::OpenModel;
 use crate::page_folder::{ModelPages, PageFolder};
 use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
-use crate::plan::{NamedAdapter, Plan, PlanError};
+use crate::plan::{Plan, PlanError};
 use crate::ranks::RankPart;
 use crate::workers::{Loaded, worker_specs};
 use forerun_core::Role;
 use forerun_cpu::{AdapterWeights, CorePart, Isa, Weights};
 use forerun_decode::DraftPattern;
-use forerun_formats::{Adapter, Config, FeatureSource, ModelTypes};
+use forerun_formats::{Config, FeatureSource, ModelTypes};
 use forerun_runtime::{DeviceGroup, Runtime, Workers};
 use forerun_text::{GrammarCompiler, SequenceBreakers, Tokenizer};
 use std::collections::HashMap;
@@ -55,11 +55,10 @@ impl OpenedPlan {
             )
             .into());
         }
-        let adapters = plan.adapters().iter().map(|NamedAdapter { path, .. }| {
-            let (config, architecture) =
-                (target.checkpoint.config(), target.checkpoint.architecture());
-            let adapter = Adapter::open(path, config, architecture)?;
-            Ok::<_, ForerunError>(Arc::new(AdapterWeights::pack(&adapter, architecture)))
+        let adapters = plan.adapters().iter().map(|adapter| {
+            let adapter = adapter.open(&target.checkpoint)?;
+            let packed = AdapterWeights::pack(&adapter, target.checkpoint.architecture());
+            Ok::<_, ForerunError>(Arc::new(packed))
         });
         let adapters = adapters.collect::<Result<Vec<_>, _>>()?;
         let translates = drafters.iter().any(OpenDrafter::translates);

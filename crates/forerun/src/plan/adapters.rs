@@ -1,6 +1,7 @@
 //! The adapters of the target.
 
 use super::PlanError;
+use forerun_formats::{Adapter, Checkpoint, LoadError};
 use forerun_runtime::{DeviceGroup, Placement};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,13 @@ pub struct NamedAdapter {
     pub name: String,
     /// A folder of PEFT, or a GGUF file of llama.cpp.
     pub path: PathBuf,
+}
+
+impl NamedAdapter {
+    /// Reads the adapter for a model.
+    pub(crate) fn open(&self, target: &Checkpoint) -> Result<Adapter, LoadError> {
+        Adapter::open(&self.path, target.config(), target.architecture())
+    }
 }
 
 impl FromStr for NamedAdapter {

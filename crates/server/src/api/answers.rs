@@ -6,7 +6,7 @@ use crate::admission::{Admitted, QueueFull};
 use crate::generation::{Events, Generator, Task};
 use crate::models::Lease;
 use axum::body::{Body, Bytes};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use forerun::text::GrammarError;
@@ -40,7 +40,15 @@ pub(crate) struct Prepared {
     pub(crate) ends_repetition: bool,
     pub(crate) parser: Box<dyn Fn() -> ChatParser + Send>,
     pub(crate) fields: FieldNames,
+    /// The number of messages that had no room in the context.
+    pub(crate) messages_left_out: usize,
 }
+
+/// The header with the number of messages that are left out of a prompt.
+pub(super) const LEFT_OUT: HeaderName = HeaderName::from_static("forerun-messages-left-out");
+
+/// The header [`LEFT_OUT`], if messages are left out.
+pub(crate) type LeftOut = Option<[(HeaderName, HeaderValue); 1]>;
 
 /// The fields of a request that errors of the engine are about.
 #[derive(Clone, Copy)]
@@ -72,6 +80,14 @@ impl Prepared {
     /// Returns the number of tokens of the first prompt.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompts.first().map_or(0, Vec::len)
+    }
+
+    fn left_out(&self) -> LeftOut {
+        let messages = self.messages_left_out;
+        (messages > 0).then(|| {
+            tracing::warn!(messages, "the context has no room for the oldest messages");
+            [(LEFT_OUT, messages.into())]
+        })
     }
 
     /// Returns the task of a choice.
@@ -106,6 +122,8 @@ pub(crate) struct Answers {
     receiver: mpsc::Receiver<(usize, Result<ChoiceEvent, ApiError>)>,
     /// The number of choices.
     pub(crate) count: usize,
+    /// What the response's headers say of its prompt.
+    pub(crate) left_out: LeftOut,
 }
 
 /// A whole choice.
@@ -131,6 +149,7 @@ impl Answers {
         let checked = prepare(move || prepared.check(&shared.generator).map(|()| prepared));
         let prepared = timeout_at(deadline, checked).await.map_err(|_| timed_out())??;
         let count = prepared.choices();
+        let left_out = prepared.left_out();
         let admitted = state.admission.enter(count, &model.metrics);
         let admitted = admitted.map_err(|full: QueueFull| {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, full.to_string())
@@ -138,7 +157,7 @@ impl Answers {
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
         let start = Start { model: Arc::clone(model), prepared, deadline, sender };
         spawn(start.run(admitted));
-        Ok(Self { receiver, count })
+        Ok(Self { receiver, count, left_out })
     }
 
     /// Returns the next event and the number of its choice, or `None` after the last one.

@@ -139,7 +139,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         .allow_methods([Method::GET, Method::POST])
         // Clients send headers of their own, such as x-stainless-lang and anthropic-version.
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([access_log::REQUEST_ID, header::RETRY_AFTER]);
+        .expose_headers([access_log::REQUEST_ID, answers::LEFT_OUT, header::RETRY_AFTER]);
     Some(cors)
 }
 

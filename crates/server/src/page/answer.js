@@ -15,6 +15,7 @@ export class Answer {
     /** The server's measurements, once the answer is complete. */
     this.measured = null;
     this.usage = null;
+    this.leftOut = 0;
   }
 
   get isPlain() {
@@ -24,6 +25,7 @@ export class Answer {
   /** Adds a chunk of the stream. Returns its tokens. */
   add(chunk) {
     const now = performance.now();
+    this.leftOut = chunk.leftOut;
     if (chunk.forerun) this.measured = chunk.forerun.choices[0];
     if (chunk.usage) this.usage = chunk.usage;
     const choice = chunk.choices[0];

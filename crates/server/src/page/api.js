@@ -27,15 +27,16 @@ export async function properties(key) {
   return response.json();
 }
 
-/** Yields the chunks of a streamed answer. */
+/** Yields the chunks of a streamed answer, with the number of messages that the context has no room for. */
 export async function* streamAnswer(body, key, signal) {
   const request = { method: "POST", headers: headers(key), body: JSON.stringify(body), signal };
   const response = await checked(await fetch("v1/chat/completions", request));
+  const leftOut = Number(response.headers.get("forerun-messages-left-out"));
   for await (const data of eventData(response.body)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw new RequestError(200, chunk.error.message, chunk.error.code);
-    yield chunk;
+    yield { ...chunk, leftOut };
   }
   throw new Error("The connection ended before the answer did.");
 }

@@ -205,6 +205,7 @@ class AnswerView {
     ];
     if (!answer.isPlain) parts.push(`MAT ${mat.toFixed(2)}`);
     if (answer.finishReason === "length") parts.push("ended by a limit");
+    if (answer.leftOut > 0) parts.push(`the oldest ${answer.leftOut} messages left out`);
     this.footer.textContent = [...parts, ...failures].join(" · ");
   }
 

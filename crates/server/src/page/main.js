@@ -117,6 +117,7 @@ function showMethodHelp() {
 function requestBody(history) {
   const body = {
     stream: true,
+    truncation: "auto",
     stream_options: { include_usage: true },
     model: server.model,
     token_details: true,

@@ -15,6 +15,7 @@ mod metered;
 mod prompt_end;
 mod python;
 mod special_text;
+mod turns;
 
 #[cfg(test)]
 mod goldens;
@@ -31,6 +32,7 @@ pub use prompt_end::PromptEnd;
 use special_text::{SpecialText, unused_character};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+pub use turns::encode_latest_turns;
 
 /// Why a chat template cannot be loaded, or cannot render messages.
 #[derive(Debug, thiserror::Error)]

@@ -77,12 +77,13 @@ async fn answer(api: Api, state: &State, bytes: Bytes) -> Result<Response, Ollam
     let (streams, shared) = (body.streams(), Arc::clone(&model));
     let prepared = prepare(move || body.prepare(&shared)).await?;
     let answers = Answers::start(state, &model, prepared).await?;
+    let left_out = answers.left_out.clone();
     let mut writer = AnswerWriter::new(api, model);
     if streams {
-        return Ok(stream_lines(answers, writer));
+        return Ok((left_out, stream_lines(answers, writer)).into_response());
     }
     let collected = answers.collect().await?;
-    Ok(Json(writer.whole(collected)).into_response())
+    Ok((left_out, Json(writer.whole(collected))).into_response())
 }
 
 async fn unload(api: Api, state: &State, model: Option<&str>) -> Result<Response, OllamaError> {

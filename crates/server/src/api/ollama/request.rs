@@ -3,7 +3,7 @@
 use crate::api::answers::Prepared;
 use crate::api::error::ApiError;
 use crate::api::fields::Api;
-use crate::api::openai::body::{Body, BodyFields, Logprobs, Prompt, SpeculationField};
+use crate::api::openai::body::{Body, BodyFields, Logprobs, Prompt, SpeculationField, Truncation};
 use crate::api::openai::messages::{ChatMessage, Content, ToolCall};
 use crate::api::openai::sampling::SamplingFields;
 use crate::api::openai::structured::{ResponseFormat, StructureFields};
@@ -41,6 +41,7 @@ struct OllamaFields {
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
     speculation: Option<SpeculationField>,
+    truncate: Option<bool>,
 }
 
 /// The part of a request that is in `options`.
@@ -200,6 +201,7 @@ impl OllamaBody {
             logprobs: fields.logprobs.map(Logprobs::Whether),
             top_logprobs: fields.top_logprobs,
             speculation: fields.speculation,
+            truncation: fields.truncate.unwrap_or(true).then_some(Truncation::Auto),
             chat_template_kwargs: Some(variables),
             reasoning_effort: effort,
             ..BodyFields::default()
@@ -273,7 +275,7 @@ mod tests {
         let fields = json!({
             "model": "a", "messages": [message], "prompt": "b", "suffix": "d", "system": "c",
             "raw": true, "stream": false, "format": "json", "think": "low", "tools": [], "keep_alive": "5m",
-            "logprobs": true, "top_logprobs": 2, "speculation": "off",
+            "logprobs": true, "top_logprobs": 2, "speculation": "off", "truncate": false,
         });
         nulls_are_absent::<OllamaFields>(&fields, &[]);
         nulls_are_absent::<OllamaMessage>(&message, &["role"]);

@@ -13,10 +13,10 @@ use crate::generation::Speculation;
 use crate::models::Model;
 use axum::body::Bytes;
 use forerun::text::{ChatParser, Gap, InfillTokens, PromptEnd};
-use forerun::text::{TemplateArguments, Tokenizer};
+use forerun::text::{TemplateArguments, Tokenizer, encode_latest_turns};
 use forerun::{ChatTemplate, Grammar};
 use forerun::{Method, Request, SamplingOptions, TokenId};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The most choices of one request.
@@ -62,6 +62,7 @@ pub(crate) struct BodyFields {
     pub(crate) verbosity: Option<String>,
     pub(crate) continue_final_message: Option<bool>,
     pub(crate) add_generation_prompt: Option<bool>,
+    pub(crate) truncation: Option<Truncation>,
     /// The extension that reports where tokens come from.
     pub(crate) token_details: Option<bool>,
 }
@@ -90,6 +91,17 @@ pub(crate) enum Logprobs {
 #[serde(default)]
 pub(crate) struct StreamOptions {
     include_usage: Option<bool>,
+}
+
+/// What happens to a conversation that is too long, as in OpenAI's Responses API.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Truncation {
+    /// The oldest turns are left out.
+    Auto,
+    /// It is an error.
+    #[default]
+    Disabled,
 }
 
 /// The extension that chooses how an answer is decoded, which does not change its distribution.
@@ -267,10 +279,7 @@ impl Body {
         let is_long = |text: &String| forerun.check_length(text).is_err();
         let long = gap.files.iter().rposition(|(name, text)| is_long(name) || is_long(text));
         gap.files.drain(..long.map_or(0, |long| long + 1));
-        let context = forerun.config().max_position_embeddings;
-        let limit = self.given_limit().and_then(|(_, limit)| usize::try_from(limit).ok());
-        let most = context.saturating_sub(limit.unwrap_or(context / 4));
-        let prompt = tokens.prompt(forerun.tokenizer(), &gap, most);
+        let prompt = tokens.prompt(forerun.tokenizer(), &gap, self.most_of_prompt(model));
         Ok((prompt.map_err(|error| of_text(error.into()))?, tokens.ends().to_vec()))
     }
 
@@ -296,9 +305,15 @@ impl Body {
         if !template.reads_tools() {
             messages = forerun::text::with_tools_as_text(messages, &arguments.tools);
         }
-        messages = with_accepted_system_messages(template, messages, &arguments);
-        let prompt = forerun.encode_chat_until(end, template, &messages, &arguments);
-        let prompt = prompt.map_err(|error| of_chat(&error))?;
+        let encode = |messages: Vec<forerun::Message>| {
+            let messages = with_accepted_system_messages(template, messages, &arguments);
+            forerun.encode_chat_until(end, template, &messages, &arguments)
+        };
+        let encoded = match self.fields.truncation.unwrap_or_default() {
+            Truncation::Auto => encode_latest_turns(&messages, self.most_of_prompt(model), encode),
+            Truncation::Disabled => encode(messages.clone()).map(|prompt| (prompt, 0)),
+        };
+        let (prompt, messages_left_out) = encoded.map_err(|error| of_chat(&error))?;
         let logprobs = match (&self.fields.logprobs, self.fields.top_logprobs) {
             (Some(Logprobs::Whether(true)), top) => Some(top.unwrap_or(0)),
             (None | Some(Logprobs::Whether(false)), None | Some(0)) => None,
@@ -344,7 +359,8 @@ impl Body {
                 syntax.continuing_parser(&choice.tools, choice.parallel, &begun.content)
             }
         };
-        self.prepare(model, vec![prompt], request, "messages", parser)
+        let prepared = self.prepare(model, vec![prompt], request, "messages", parser)?;
+        Ok(Prepared { messages_left_out, ..prepared })
     }
 
     /// Returns the grammar of an answer with calls: it must be a call, or else may have the format
@@ -385,6 +401,14 @@ impl Body {
                 Err(ApiError::field(name, message))
             }
         }
+    }
+
+    /// Returns the most tokens of a prompt that is shortened to fit. An answer without a limit gets
+    /// a quarter of the context, and any at most half.
+    fn most_of_prompt(&self, model: &Model) -> usize {
+        let context = model.generator.forerun().config().max_position_embeddings;
+        let limit = self.given_limit().and_then(|(_, limit)| usize::try_from(limit).ok());
+        context - limit.unwrap_or(context / 4).min(context / 2)
     }
 
     /// Returns the field that limits the tokens of an answer, and its value.
@@ -512,6 +536,7 @@ impl Body {
             ends_repetition,
             parser,
             fields,
+            messages_left_out: 0,
         })
     }
 }
@@ -539,7 +564,8 @@ mod tests {
             "logprobs": 1, "top_logprobs": 1, "stream": true,
             "stream_options": {"include_usage": true}, "speculation": "off",
             "chat_template_kwargs": {"a": 1}, "reasoning_effort": "low", "verbosity": "low",
-            "continue_final_message": true, "add_generation_prompt": false, "token_details": true,
+            "continue_final_message": true, "add_generation_prompt": false, "truncation": "auto",
+            "token_details": true,
         });
         nulls_are_absent::<BodyFields>(&whole, &[]);
         nulls_are_absent::<StreamOptions>(&json!({"include_usage": true}), &[]);

@@ -36,6 +36,7 @@ pub(crate) async fn chat_completions(
     .await?;
     let choices_per_prompt = prepared.choices_per_prompt;
     let answers = Answers::start(&state, &model, prepared).await?;
+    let left_out = answers.left_out.clone();
     if body.streams() {
         let writer = ChatWriter {
             envelope: Envelope::new(&model, "chatcmpl-", "chat.completion.chunk")
@@ -48,7 +49,7 @@ pub(crate) async fn chat_completions(
             },
             model,
         };
-        return Ok(stream(answers, writer));
+        return Ok((left_out, stream(answers, writer)).into_response());
     }
     let collected = answers.collect().await?;
     let tokenizer = model.generator.forerun().tokenizer();
@@ -66,7 +67,7 @@ pub(crate) async fn chat_completions(
         add_measurements(&mut response["forerun"], answers(), tokenizer);
         add_tokens(&mut response["choices"], &collected, tokenizer);
     }
-    Ok(axum::Json(response).into_response())
+    Ok((left_out, axum::Json(response)).into_response())
 }
 
 fn whole_choice(index: usize, choice: &Collected, tokenizer: &Tokenizer) -> Value {

@@ -1,6 +1,6 @@
 //! `/v1/responses`, without a memory of earlier responses.
 
-use super::body::{Body, BodyFields};
+use super::body::{Body, BodyFields, SpeculationField, Truncation};
 use super::envelope::Usage;
 use super::messages::{Arguments, CalledFunction, ChatMessage, Content, ToolCall};
 use super::sampling::SamplingFields;
@@ -50,7 +50,8 @@ struct ResponseFields {
     reasoning: Option<ReasoningOptions>,
     metadata: Option<Map<String, Value>>,
     chat_template_kwargs: Option<Map<String, Value>>,
-    speculation: Option<super::body::SpeculationField>,
+    speculation: Option<SpeculationField>,
+    truncation: Option<Truncation>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -163,7 +164,7 @@ impl ResponseFields {
             "tool_choice": tool_choice,
             "tools": tools,
             "top_p": self.top_p,
-            "truncation": "disabled",
+            "truncation": self.truncation.unwrap_or_default(),
             "usage": null,
         })
     }
@@ -228,6 +229,7 @@ impl ResponseBody {
             // A message of the assistant at the end is complete, as in OpenAI's API.
             continue_final_message: Some(false),
             speculation: fields.speculation,
+            truncation: fields.truncation,
             chat_template_kwargs: fields.chat_template_kwargs,
             reasoning_effort: fields.reasoning.and_then(|options| options.effort),
             verbosity,
@@ -320,9 +322,10 @@ pub(crate) async fn responses(
     let (streams, response, prepared) = prepared.await.map_err(|error| error.renamed(&FIELDS))?;
     let answers = Answers::start(&state, &model, prepared).await;
     let answers = answers.map_err(|error| error.renamed(&FIELDS))?;
+    let left_out = answers.left_out.clone();
     let mut writer = ResponseWriter { response, open: None, sequence: 0 };
     if streams {
-        return Ok(stream(answers, writer));
+        return Ok((left_out, stream(answers, writer)).into_response());
     }
     for choice in answers.collect().await? {
         for part in choice.parts {
@@ -330,7 +333,7 @@ pub(crate) async fn responses(
         }
         writer.end_choice(0, &choice.answer);
     }
-    Ok(axum::Json(writer.response).into_response())
+    Ok((left_out, axum::Json(writer.response)).into_response())
 }
 
 /// Writes the items of a response, and the events of a stream.
@@ -563,7 +566,7 @@ mod tests {
             "model": "a", "input": "b", "instructions": "c", "max_output_tokens": 1,
             "temperature": 1, "top_p": 1, "stream": true, "tools": [tool], "tool_choice": "auto",
             "parallel_tool_calls": true, "text": {}, "reasoning": {}, "metadata": {"a": "b"},
-            "chat_template_kwargs": {}, "speculation": "off",
+            "chat_template_kwargs": {}, "speculation": "off", "truncation": "auto",
         });
         nulls_are_absent::<ResponseFields>(&fields, &[]);
         nulls_are_absent::<ResponseTool>(&tool, &["type"]);
