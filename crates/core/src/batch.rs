@@ -42,10 +42,9 @@ pub(crate) fn next_role<J: QueuedJob>(queue: &VecDeque<J>) -> Option<Role> {
     Some(awaited.map_or(oldest, QueuedJob::role))
 }
 
-/// Removes at most `most` jobs from the queue that run next, together: jobs for the same role, one
-/// for each sequence. A sequence's jobs for a role run in order, so one that has started comes first.
-pub(crate) fn next_batch<J: QueuedJob>(queue: &mut VecDeque<J>, most: usize) -> Vec<J> {
-    let Some(role) = next_role(queue) else { return Vec::new() };
+/// Removes at most `most` jobs for a role from the queue that run together: one for each sequence. A
+/// sequence's jobs for a role run in order, so one that has started comes first.
+pub(crate) fn next_batch<J: QueuedJob>(queue: &mut VecDeque<J>, role: Role, most: usize) -> Vec<J> {
     let mut batch: Vec<J> = Vec::new();
     let mut index = 0;
     while index < queue.len() && batch.len() < most {
@@ -84,7 +83,8 @@ mod tests {
     }
 
     fn next_batch(queue: &mut VecDeque<Waiting>) -> Vec<Waiting> {
-        super::next_batch(queue, MAX_BATCH)
+        let role = super::next_role(queue);
+        role.map_or_else(Vec::new, |role| super::next_batch(queue, role, MAX_BATCH))
     }
 
     const TARGET: Role = Role::Target(0);

@@ -109,23 +109,20 @@ impl Batcher {
         queue: &mut VecDeque<J>,
         now_ns: u64,
     ) -> Result<Vec<J>, u64> {
-        let most = match next_role(queue) {
-            Some(role) => self.most(role, queue, now_ns)?,
-            None => MAX_BATCH,
+        let Some(role) = next_role(queue) else {
+            self.waits_since = None;
+            return Ok(Vec::new());
         };
-        let batch = next_batch(queue, most);
+        let most = self.most(role, queue, now_ns)?;
+        let batch = next_batch(queue, role, most);
         self.waits_since = None;
         let reads_no_prompt = |job: &J| {
             let visits = self.visits.get(&job.sequence().base());
             !job.has_started() && visits.is_some_and(|visits| visits.roles.contains(&job.role()))
         };
         let is_usual = batch.iter().all(reads_no_prompt);
-        self.running = batch.first().map(|first| Batch {
-            role: first.role(),
-            sequences: sequences(&batch).len(),
-            started_ns: now_ns,
-            is_usual,
-        });
+        let sequences = sequences(&batch).len();
+        self.running = Some(Batch { role, sequences, started_ns: now_ns, is_usual });
         Ok(batch)
     }
 
@@ -218,8 +215,8 @@ impl Mean {
 
 /// The weight of a batch compared with the next one: 50 count.
 const DECAY: f64 = 0.98;
-/// The variance of the number of sequences, relative to its square, from which the time of each can
-/// be told: one batch of 50 with half of them is enough.
+/// The least variance of the number of sequences, relative to its square, to compute the time of
+/// each: one batch of 50 with half of them is enough.
 const LEAST_VARIANCE: f64 = 0.002;
 
 /// The times of batches, as a linear function of the number of sequences.

@@ -305,13 +305,14 @@ impl Body {
         if !template.reads_tools() {
             messages = forerun::text::with_tools_as_text(messages, &arguments.tools);
         }
+        let begun = messages.last().filter(|_| end == PromptEnd::LastMessage).cloned();
         let encode = |messages: Vec<forerun::Message>| {
             let messages = with_accepted_system_messages(template, messages, &arguments);
             forerun.encode_chat_until(end, template, &messages, &arguments)
         };
         let encoded = match self.fields.truncation.unwrap_or_default() {
             Truncation::Auto => encode_latest_turns(&messages, self.most_of_prompt(model), encode),
-            Truncation::Disabled => encode(messages.clone()).map(|prompt| (prompt, 0)),
+            Truncation::Disabled => encode(messages).map(|prompt| (prompt, 0)),
         };
         let (prompt, messages_left_out) = encoded.map_err(|error| of_chat(&error))?;
         let logprobs = match (&self.fields.logprobs, self.fields.top_logprobs) {
@@ -351,7 +352,6 @@ impl Body {
         }
         request.special_tokens |= !is_structured && syntax.has_special_tags(&choice.tools);
         let request = forerun.chat_request(template, &request);
-        let begun = messages.pop().filter(|_| end == PromptEnd::LastMessage);
         let parser = move || match (is_structured, &begun) {
             (true, _) => ChatParser::plain(),
             (false, None) => syntax.parser(&choice.tools, choice.parallel, &tail),
