@@ -9,10 +9,13 @@ use memmap2::{MmapMut, MmapRaw};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The size of a region for several matrices in bytes. It is freed with the last of them.
+/// The size of a region for several matrices in bytes. Its addresses are freed with the last of them.
 const REGION_BYTES: usize = 64 << 20;
 /// Larger matrices have a region of their own, which is freed with them.
 const SHARED_BYTES: usize = REGION_BYTES / 4;
+/// At least the size of the system's small pages in bytes.
+#[cfg(target_os = "linux")]
+const PAGE_BYTES: usize = 1 << 16;
 /// The alignment of every allocation.
 const LINE_BYTES: usize = 64;
 
@@ -70,6 +73,21 @@ impl Lines {
     }
 }
 
+/// Gives the whole pages back at once: other models may keep the region for long.
+#[cfg(target_os = "linux")]
+impl Drop for Lines {
+    fn drop(&mut self) {
+        let start = self.start.next_multiple_of(PAGE_BYTES);
+        let end = (self.start + self.bytes) / PAGE_BYTES * PAGE_BYTES;
+        if let Some(bytes) = end.checked_sub(start).filter(|bytes| *bytes > 0) {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: no other `Lines` has a byte of these pages, and nothing borrows these. Failure
+            // only keeps the memory.
+            drop(unsafe { self.region.unchecked_advise_range(advice, start, bytes) });
+        }
+    }
+}
+
 /// Maps zeros, at a page's start.
 fn map(bytes: usize) -> io::Result<Arc<MmapRaw>> {
     let map = MmapMut::map_anon(bytes.max(LINE_BYTES))?;
@@ -83,6 +101,20 @@ fn map(bytes: usize) -> io::Result<Arc<MmapRaw>> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    /// Pages that went back read as zeros.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_goes_back_while_others_keep_the_region() {
+        let mut lines = Lines::zeroed(SHARED_BYTES).unwrap();
+        lines.as_bytes_mut().fill(7);
+        let (region, middle) = (Arc::clone(&lines.region), lines.start + SHARED_BYTES / 2);
+        // SAFETY: the byte is in the region, and nobody writes it.
+        let byte = || unsafe { region.as_ptr().add(middle).read_volatile() };
+        assert_eq!(byte(), 7);
+        drop(lines);
+        assert_eq!(byte(), 0);
+    }
 
     #[test]
     fn lines_are_zeros_and_belong_to_one_matrix() {
