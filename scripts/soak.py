@@ -115,8 +115,10 @@ class Soak:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONGEST)
         connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}),
                            {"Content-Type": "application/json"})
-        text = ""
-        for line in connection.getresponse():
+        text, response = "", connection.getresponse()
+        for line in response:
+            if response.status != 200:
+                return f"{response.status} {line!r} instead of {expected!r}"
             if line.startswith(b"data: {"):
                 text += "".join(choice["text"] for choice in json.loads(line[6:])["choices"])
             time.sleep(pause)

@@ -160,6 +160,8 @@ pub struct Progress {
     pub best: Vec<BestTokens>,
     /// Number of tokens that have been computed so far.
     pub computed_tokens: usize,
+    /// Most tokens of a prompt that the next pass should compute, for the sake of other requests.
+    pub prompt_tokens: Option<usize>,
     /// The answer, once the request is complete.
     pub result: Option<Result<ForwardOutput, ModelError>>,
 }
@@ -194,6 +196,15 @@ impl BatchEntry<'_> {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.progress.result.is_some()
+    }
+
+    /// Returns the number of tokens that have been computed so far; 0 if the request has failed.
+    #[must_use]
+    pub fn computed_tokens(&self) -> usize {
+        match &self.progress.result {
+            None => self.progress.computed_tokens,
+            Some(result) => result.as_ref().map_or(0, |output| output.computed_tokens),
+        }
     }
 
     /// Answers the request.

@@ -1,6 +1,7 @@
 //! The models and drafters that a worker has loaded, and the execution of jobs.
 
 use crate::pending_job::PendingJob;
+use crate::prompt_parts::{PassPart, PromptParts};
 use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
@@ -12,6 +13,7 @@ use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, Model
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// Converts a model's error to the job's error, which includes the worker's name.
 pub(crate) fn job_error(error: &ModelError, job: &Job, worker: &str) -> JobError {
@@ -49,6 +51,7 @@ impl Randomness for DrafterRandomness<'_> {
 pub struct Engine {
     drafters: BTreeMap<usize, Box<dyn Drafter>>,
     targets: BTreeMap<usize, Box<dyn LanguageModel>>,
+    prompt_parts: BTreeMap<usize, PromptParts>,
     constraints: Option<Arc<dyn CompileConstraint>>,
     vocab_size: Option<usize>,
     forwards: ForwardLog,
@@ -205,12 +208,24 @@ impl Engine {
     ) -> Vec<Option<Result<JobOutput, ModelError>>> {
         jobs.iter().for_each(|pending| self.compile_constraint(&pending.job));
         let model = self.targets.get_mut(&index).expect("a target of this index");
+        let parts = self.prompt_parts.entry(index).or_default();
         let vocab_size = model.vocab_size();
-        let batch = jobs.iter_mut().map(|PendingJob { job, cancel, progress, .. }| BatchEntry {
-            request: forward_request(score_job(job), vocab_size, cancel),
-            progress,
+        let batch = jobs.iter_mut().map(|PendingJob { job, cancel, progress, .. }| {
+            progress.prompt_tokens = parts.most(job.sequence());
+            let request = forward_request(score_job(job), vocab_size, cancel);
+            BatchEntry { request, progress }
         });
-        model.forward(&mut batch.collect::<Vec<_>>());
+        let mut batch: Vec<_> = batch.collect();
+        let before: Vec<usize> = batch.iter().map(BatchEntry::computed_tokens).collect();
+        let started = Instant::now();
+        model.forward(&mut batch);
+        let ns = started.elapsed().as_nanos() as f64;
+        let computed = batch.iter().zip(before).map(|(entry, before)| PassPart {
+            sequence: entry.request.sequence,
+            tokens: entry.computed_tokens().saturating_sub(before),
+            is_complete: entry.is_complete(),
+        });
+        parts.add(&computed.collect::<Vec<_>>(), ns);
         let output = |PendingJob { job, progress, .. }: &mut PendingJob| {
             let result = progress.result.take()?;
             Some(result.and_then(|output| scores(score_job(job), output)).map(JobOutput::Score))
@@ -229,6 +244,7 @@ impl Engine {
     pub fn release(&mut self, sequence: SequenceId) {
         self.drafters.values_mut().for_each(|drafter| drafter.release(sequence));
         self.targets.values_mut().for_each(|model| model.release(sequence));
+        self.prompt_parts.values_mut().for_each(|parts| parts.release(sequence));
     }
 }
 

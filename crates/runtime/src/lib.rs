@@ -14,6 +14,7 @@ mod nearness;
 mod pace;
 mod pending_job;
 mod placement;
+mod prompt_parts;
 mod recorder;
 mod remote_workers;
 mod serve_messages;

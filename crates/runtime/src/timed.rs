@@ -58,14 +58,6 @@ impl<M> TimedModel<M> {
     }
 }
 
-/// Returns the number of tokens that have been computed for a request so far.
-fn computed_tokens(entry: &BatchEntry<'_>) -> usize {
-    match &entry.progress.result {
-        None => entry.progress.computed_tokens,
-        Some(result) => result.as_ref().map_or(0, |output| output.computed_tokens),
-    }
-}
-
 impl<M: LanguageModel> LanguageModel for TimedModel<M> {
     fn vocab_size(&self) -> usize {
         self.model.vocab_size()
@@ -77,7 +69,7 @@ impl<M: LanguageModel> LanguageModel for TimedModel<M> {
 
     fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
         let before =
-            |entry: &BatchEntry<'_>| (!entry.is_complete()).then(|| computed_tokens(entry));
+            |entry: &BatchEntry<'_>| (!entry.is_complete()).then(|| entry.computed_tokens());
         let before: Vec<Option<usize>> = batch.iter().map(before).collect();
         let was_cancelled: Vec<bool> =
             batch.iter().map(|entry| entry.request.is_cancelled()).collect();
@@ -86,14 +78,14 @@ impl<M: LanguageModel> LanguageModel for TimedModel<M> {
         let is_late = self.pace.as_mut().is_some_and(|pace| {
             let computed = batch.iter().zip(&before).zip(was_cancelled);
             let computed = computed.map(|((entry, before), was_cancelled)| {
-                let tokens = computed_tokens(entry).saturating_sub((*before)?);
+                let tokens = entry.computed_tokens().saturating_sub((*before)?);
                 (tokens > 0 || !was_cancelled).then_some(tokens)
             });
             pace.pad(started, batch, computed)
         });
         let finished = Instant::now();
         let parts = batch.iter().zip(before).filter_map(|(entry, before)| {
-            let tokens = computed_tokens(entry).saturating_sub(before?);
+            let tokens = entry.computed_tokens().saturating_sub(before?);
             let took_part = tokens > 0 || entry.is_complete();
             took_part.then_some((entry.request.sequence, tokens))
         });
