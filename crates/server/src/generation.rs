@@ -1,9 +1,11 @@
 //! Answers that are generated on threads of their own. The engine's workers compute all of them
 //! together.
 
+mod lines;
 mod repetition;
 mod speculation;
 
+pub use lines::LineLimits;
 pub(crate) use speculation::reason;
 pub use speculation::{Speculation, SpeculationError};
 
@@ -12,6 +14,7 @@ use crate::metrics::Metrics;
 use forerun::{
     Answer, AnswerEvent, Canceller, Engine, ForerunError, Method, Request, SamplingOptions, TokenId,
 };
+use lines::LineGuard;
 use repetition::RepetitionGuard;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +45,8 @@ pub struct Task {
     /// Whether the answer ends when it repeats itself ([`forerun::text::repeats_itself`]). It then counts
     /// as cut off ([`Finish::MaxTokens`](forerun::Finish::MaxTokens)).
     pub ends_repetition: bool,
+    /// Where lines end the answer early. It then counts as cut off, too.
+    pub lines: LineLimits,
 }
 
 /// The events of an answer. Dropping it cancels the answer.
@@ -130,7 +135,7 @@ impl Generator {
     fn run(
         &self,
         number: u64,
-        Task { prompt, request, method, ends_repetition }: Task,
+        Task { prompt, request, method, ends_repetition, lines }: Task,
         canceller: &Canceller,
         sender: &mpsc::Sender<Result<AnswerEvent, ForerunError>>,
     ) {
@@ -147,9 +152,13 @@ impl Generator {
             }
         };
         let mut guard = ends_repetition.then(RepetitionGuard::default);
+        let mut lines = LineGuard::new(lines);
         while let Some(mut event) = stream.next() {
             if let (Some(guard), Ok(event)) = (&mut guard, &mut event) {
                 guard.read(event, &mut stream);
+            }
+            if let Ok(event) = &mut event {
+                lines.read(event, &mut stream);
             }
             match &event {
                 Ok(AnswerEvent::Finished(answer)) if canceller.is_cancelled() => {

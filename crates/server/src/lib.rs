@@ -18,7 +18,7 @@ mod options;
 mod page;
 
 pub use admission::{Admission, Admitted, Place, QueueFull};
-pub use generation::{Events, Generator, Speculation, SpeculationError, Task};
+pub use generation::{Events, Generator, LineLimits, Speculation, SpeculationError, Task};
 pub use metrics::Metrics;
 pub use models::{KeepAlive, LoadFailure, ModelOptions, Models, ModelsError, UnknownKeepAlive};
 

@@ -107,6 +107,7 @@ fn constraints_that_cannot_be_obeyed_are_refused_by_name() {
             ("chat_template", json!("{{ messages }}")),
             ("stop_token_ids", json!([99_999_999])),
             ("repeat_last_n", json!(-2)),
+            ("samplers", json!(["infill"])),
         ] {
             let penalty = json!({"repeat_penalty": 1.1});
             let body = with(with(body.clone(), penalty), json!({name: value}));
@@ -154,6 +155,8 @@ fn fields_of_llama_server_and_vllm_do_what_openais_do() {
     let text = |fields: Value| choice(fields)["choices"][0]["text"].clone();
     let length = |fields: Value| choice(fields)["usage"]["completion_tokens"].as_u64().unwrap();
     assert_eq!(length(json!({"n_predict": 7})), 7);
+    assert_eq!(length(json!({"n_predict": 0})), 0);
+    assert_eq!(text(json!({"n_predict": 0})), "");
     assert_eq!(length(json!({"n_predict": 7, "max_tokens": 3})), 7);
     assert_eq!(length(json!({"max_tokens": 20, "min_tokens": 20})), 20);
     let repetition = text(json!({"max_tokens": 20, "repetition_penalty": 1.5}));
@@ -210,6 +213,8 @@ fn chats_sample_moderately_where_nothing_says_how() {
             let all = with(default.clone(), sent.clone());
             assert_eq!(answer(sent.clone()), answer(all), "{path} {sent}");
         }
+        let named = json!({"temperature": 0, "top_k": 3, "min_p": 0.1, "samplers": ["top_k"]});
+        assert_eq!(answer(named), answer(with(unfiltered.clone(), json!({"top_k": 3}))), "{path}");
         let greedy = answer(json!({"temperature": 0}));
         assert_eq!(greedy, answer(with(unfiltered.clone(), json!({"temperature": 0}))), "{path}");
         assert_ne!(greedy, answer(json!({})), "{path}");

@@ -23,9 +23,7 @@ fn a_gap_is_a_prompt_with_tokens_around_its_parts() {
         answer("/v1/completions", with(fields, limit), "/choices/0/text")
     };
     let infill = |fields| {
-        // What llama.vim sends.
-        let limits =
-            json!({"n_predict": 12, "samplers": ["top_k", "infill"], "t_max_predict_ms": 9});
+        let limits = json!({"n_predict": 12, "samplers": ["top_k", "infill"]});
         answer("/infill", with(fields, limits), "/content")
     };
     let spelt = completion(json!({"prompt": "<fim_prefix>a(<fim_suffix>)<fim_middle>"}));
@@ -56,6 +54,41 @@ fn a_gap_is_a_prompt_with_tokens_around_its_parts() {
     let texts = events.iter().filter_map(|event| event["content"].as_str());
     assert_eq!(texts.collect::<String>(), spelt);
     assert_eq!(events.last().unwrap()["stop_type"], "limit");
+}
+
+/// llama.vim asks for a part of the answer, and for an early end at its lines.
+#[test]
+fn answers_have_the_fields_and_lines_that_editors_ask_for() {
+    let pair = pair_with_special_tokens(&["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]);
+    let server = serve(&pair);
+    let tokens = server.post("/tokenize", &json!({"content": "\n"})).json();
+    let newline = tokens["tokens"][0].to_string();
+    let answer = |fields: Value| {
+        let body = json!({
+            "model": "", "input_prefix": "a(", "n_predict": 300, "logit_bias": {(newline.clone()): 100},
+            "ignore_eos": true, "temperature": 0, "n_indent": 0, "t_max_prompt_ms": 1,
+        });
+        let response = server.post("/infill", &with(body, fields));
+        assert_eq!(response.status, 200, "{}", response.body);
+        response.json()
+    };
+    let whole = answer(json!({}));
+    assert_eq!(whole["content"], "\n".repeat(300));
+    assert_eq!(whole["timings"]["predicted_n"], 300);
+    let read = whole["tokens_evaluated"].as_u64().unwrap();
+    assert_eq!(whole["tokens_cached"], read + 300);
+    let computed = &whole["timings"];
+    let prompt = [&computed["prompt_n"], &computed["cache_n"]].map(|n| n.as_u64().unwrap());
+    assert_eq!(prompt.iter().sum::<u64>(), read);
+    let paths = json!(["content", "timings/predicted_n", "no/such"]);
+    let some = json!({"n_predict": 2, "response_fields": paths});
+    assert_eq!(answer(some), json!({"content": "\n\n", "timings/predicted_n": 2}));
+    assert_eq!(answer(json!({"n_predict": 0, "response_fields": [""]})), json!({}));
+    let indented = answer(json!({"n_indent": 4}));
+    assert_eq!((&indented["content"], &indented["stop_type"]), (&json!("\n"), &json!("limit")));
+    let late = answer(json!({"t_max_predict_ms": 1}));
+    assert_eq!(late["stop_type"], "limit");
+    assert!(late["tokens_predicted"].as_u64().unwrap() < 300, "{late}");
 }
 
 #[test]

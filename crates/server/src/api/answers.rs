@@ -3,7 +3,7 @@
 use super::error::{ApiError, of_engine};
 use super::state::State;
 use crate::admission::{Admitted, QueueFull};
-use crate::generation::{Events, Generator, Task};
+use crate::generation::{Events, Generator, LineLimits, Task};
 use crate::models::Lease;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -38,6 +38,10 @@ pub(crate) struct Prepared {
     pub(crate) method: Method,
     /// Whether answers end when they repeat themselves.
     pub(crate) ends_repetition: bool,
+    /// Where lines end answers early.
+    pub(crate) lines: LineLimits,
+    /// Whether the prompts are only read: answers have no tokens.
+    pub(crate) only_reads: bool,
     pub(crate) parser: Box<dyn Fn() -> ChatParser + Send>,
     pub(crate) fields: FieldNames,
     /// The number of messages that had no room in the context.
@@ -95,8 +99,8 @@ impl Prepared {
         let (prompt, number) = (choice / self.choices_per_prompt, choice % self.choices_per_prompt);
         let seed = self.request.seed.map(|seed| seed.wrapping_add(number as u64));
         let request = Request { seed, ..self.request.clone() };
-        let (method, ends_repetition) = (self.method, self.ends_repetition);
-        Task { prompt: self.prompts[prompt].clone(), request, method, ends_repetition }
+        let Self { method, ends_repetition, lines, .. } = *self;
+        Task { prompt: self.prompts[prompt].clone(), request, method, ends_repetition, lines }
     }
 
     /// Checks what can be known before the model runs.
@@ -221,6 +225,7 @@ impl Start {
             let choice = Choice {
                 // The model stays loaded until the answer's thread has ended.
                 events: model.generator.start(prepared.task(index), (Arc::clone(&model), place)),
+                only_reads: prepared.only_reads,
                 parser: (prepared.parser)(),
                 tokens: Vec::new(),
                 fields: prepared.fields,
@@ -246,6 +251,7 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 /// A choice in progress.
 struct Choice {
     events: Events,
+    only_reads: bool,
     parser: ChatParser,
     /// The tokens since the last part.
     tokens: Vec<AnswerToken>,
@@ -283,6 +289,15 @@ impl Choice {
     /// Returns the events that follow from one of the engine, and whether they are the last ones.
     fn read(&mut self, event: AnswerEvent) -> (Vec<Result<ChoiceEvent, ApiError>>, bool) {
         let parts = match event {
+            AnswerEvent::Token(_) | AnswerEvent::Text(_) if self.only_reads => {
+                return (Vec::new(), false);
+            }
+            AnswerEvent::Finished(mut answer) if self.only_reads => {
+                (answer.text, answer.tokens, answer.commits) = Default::default();
+                answer.logprobs.iter_mut().for_each(Vec::clear);
+                answer.finish = Finish::MaxTokens;
+                return (vec![Ok(ChoiceEvent::Finished(answer))], true);
+            }
             AnswerEvent::Token(token) => {
                 self.tokens.push(token);
                 return (Vec::new(), false);

@@ -6,16 +6,19 @@ use super::fields::Api;
 use super::openai::body::Body;
 use super::state::State;
 use super::{body_of, parse};
+use crate::generation::LineLimits;
 use axum::body::Bytes;
 use axum::extract;
 use axum::extract::rejection::BytesRejection;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use forerun::text::{ChatPart as Part, Gap};
+use forerun::trace::tokens_per_second;
 use forerun::{Answer, AnswerToken, Finish};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The text with a gap. The other fields are those of completions.
 #[derive(Default, Deserialize)]
@@ -26,6 +29,9 @@ struct InfillFields {
     input_extra: Option<Vec<OtherFile>>,
     /// The begun line, which stands after the prefix.
     prompt: Option<String>,
+    n_indent: Option<i64>,
+    t_max_predict_ms: Option<i64>,
+    response_fields: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -35,7 +41,7 @@ struct OtherFile {
     text: String,
 }
 
-/// Fields that completions do not have: those of the gap, and what editors send to save time.
+/// Fields that completions do not have, or refuse.
 const OWN: [&str; 9] = [
     "input_prefix",
     "input_suffix",
@@ -70,7 +76,15 @@ pub(crate) async fn infill(
 
 /// Returns the same request as a completion, and what writes its answer.
 fn completion(bytes: &Bytes) -> Result<(Body, InfillWriter), ApiError> {
-    let InfillFields { input_prefix, input_suffix, input_extra, prompt } = parse(bytes)?;
+    let InfillFields {
+        input_prefix,
+        input_suffix,
+        input_extra,
+        prompt,
+        n_indent,
+        t_max_predict_ms,
+        response_fields,
+    } = parse(bytes)?;
     let mut fields: Map<String, Value> = parse(bytes)?;
     fields.retain(|name, _| !OWN.contains(&&**name));
     let mut body = Body::parse(Api::Completions, &Value::from(fields).to_string().into())?;
@@ -86,12 +100,11 @@ fn completion(bytes: &Bytes) -> Result<(Body, InfillWriter), ApiError> {
             ));
         }
     }
-    let limit = body.given_limit().map(|(_, limit)| limit);
-    body.fields.n_predict = match limit {
-        None => Some(-1),
-        // The engine generates one token at least.
-        Some(0) => Some(1),
-        Some(_) => body.fields.n_predict,
+    body.fields.n_predict = Some(body.given_limit().map_or(-1, |(_, limit)| limit));
+    let milliseconds = t_max_predict_ms.and_then(|limit| u64::try_from(limit).ok());
+    body.lines = LineLimits {
+        time: milliseconds.filter(|limit| *limit > 0).map(Duration::from_millis),
+        indent: n_indent.and_then(|indent| usize::try_from(indent).ok()).unwrap_or(0),
     };
     let name = |file: &OtherFile| file.filename.clone().unwrap_or_else(|| "tmp".to_owned());
     body.gap = Some(Gap {
@@ -100,12 +113,12 @@ fn completion(bytes: &Bytes) -> Result<(Body, InfillWriter), ApiError> {
         begun: prompt.unwrap_or_default(),
         files: input_extra.into_iter().flatten().map(|file| (name(&file), file.text)).collect(),
     });
-    Ok((body, InfillWriter { is_empty: limit == Some(0) }))
+    Ok((body, InfillWriter { response_fields: response_fields.unwrap_or_default() }))
 }
 
 struct InfillWriter {
-    /// Whether the request only reads the prompt into the cache, and shows no tokens.
-    is_empty: bool,
+    /// The paths of the fields that the answer has; none of them: all.
+    response_fields: Vec<String>,
 }
 
 impl InfillWriter {
@@ -116,12 +129,18 @@ impl InfillWriter {
             Finish::Stopped => "word",
             Finish::MaxTokens | Finish::Context => "limit",
         };
-        let (content, tokens) =
-            if self.is_empty { ("", 0) } else { (content, answer.tokens.len()) };
-        json!({
+        let tokens = answer.tokens.len();
+        let whole = json!({
             "content": content, "stop": true, "stop_type": stop_type, "truncated": false,
             "tokens_evaluated": answer.prompt_tokens, "tokens_predicted": tokens,
-        })
+            "tokens_cached": answer.prompt_tokens + tokens, "timings": timings(answer),
+        });
+        if self.response_fields.is_empty() {
+            return whole;
+        }
+        let fields = self.response_fields.iter();
+        let found = fields.filter_map(|path| Some((path, whole.pointer(&format!("/{path}"))?)));
+        found.map(|(path, value)| (path.clone(), value.clone())).collect()
     }
 }
 
@@ -134,7 +153,7 @@ impl StreamWriter for InfillWriter {
 
     fn part(&mut self, choice: usize, part: Part, _tokens: &[AnswerToken]) -> Vec<Event> {
         match part {
-            Part::Text(text) if !text.is_empty() && !self.is_empty => {
+            Part::Text(text) if !text.is_empty() => {
                 event(choice, json!({"content": text, "stop": false}))
             }
             _ => Vec::new(),
@@ -152,6 +171,25 @@ impl StreamWriter for InfillWriter {
     fn error(&mut self, error: &ApiError) -> Vec<Event> {
         vec![Event::default().data(error.body().to_string())]
     }
+}
+
+fn timings(answer: &Answer) -> Value {
+    let (cached, tokens) = (answer.cached_prompt_tokens(), answer.tokens.len());
+    let computed = answer.prompt_tokens - cached;
+    let milliseconds = |ns: u64| ns as f64 / 1e6;
+    let prompt_ms = milliseconds(answer.first_token_ns);
+    let predicted_ms = milliseconds(answer.total_ns.saturating_sub(answer.first_token_ns));
+    json!({
+        "cache_n": cached,
+        "prompt_n": computed,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / computed.max(1) as f64,
+        "prompt_per_second": tokens_per_second(computed, answer.first_token_ns),
+        "predicted_n": tokens,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / tokens.max(1) as f64,
+        "predicted_per_second": answer.decode_tokens_per_second(),
+    })
 }
 
 fn event(choice: usize, mut value: Value) -> Vec<Event> {

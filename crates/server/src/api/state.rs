@@ -27,6 +27,8 @@ impl State {
     /// # Errors
     /// If there is no such model, it cannot be loaded, or the queue is full.
     pub(crate) async fn lend(&self, name: Option<&str>) -> Result<Arc<Lease>, ApiError> {
+        // Editors send an empty name where none is set.
+        let name = name.filter(|name| !name.is_empty());
         let deadline = Instant::now() + self.options.request_timeout;
         let patience = Patience { deadline, queue: self.options.queue };
         self.models.lend(name, patience).await.map_err(ApiError::from)

@@ -184,7 +184,7 @@ impl MessagesBody {
             reasoning_effort: effort,
             ..BodyFields::default()
         };
-        Ok(Body { fields, sampling, structure, tools, gap: None })
+        Ok(Body { fields, sampling, structure, tools, ..Body::default() })
     }
 }
 

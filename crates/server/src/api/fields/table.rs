@@ -299,7 +299,7 @@ const MIROSTAT: &str =
     "its state depends on the rows of all earlier tokens: use `top_p` or `min_p`";
 
 const LLAMA_SERVERS: &[Field] = &[
-    obeyed("n_predict", BOTH, "as `max_tokens`, which it overrides"),
+    obeyed("n_predict", BOTH, "as `max_tokens`, which it overrides; 0 only reads the prompt"),
     refused("n_predict", NEWER, &[], "this API has a field of its own for it"),
     obeyed("repeat_penalty", ALL, "as `repetition_penalty`"),
     obeyed("repeat_last_n", ALL, "-1 or at least the context, or 0 for no penalties"),
@@ -332,7 +332,7 @@ const LLAMA_SERVERS: &[Field] = &[
     obeyed("dry_penalty_last_n", ALL, "-1 looks at the prompt and the answer"),
     obeyed("dry_sequence_breakers", ALL, "up to 40 texts"),
     refused("penalize_nl", ALL, &["false"], "penalties count all tokens"),
-    refused("samplers", ALL, &[], "filters have a fixed order"),
+    obeyed("samplers", ALL, "those that apply; their order is fixed"),
     ignored("backend_sampling", ALL, "it only changes where tokens are sampled"),
     refused("n_indent", ALL, &["0"], "use a grammar"),
     refused("n_cmpl", ALL, &["1"], "use `n`"),
@@ -437,6 +437,7 @@ const OLLAMAS: &[Field] = &[
     obeyed("options.dry_allowed_length", OLLAMA, "as in the other APIs"),
     obeyed("options.dry_penalty_last_n", OLLAMA, "as in the other APIs"),
     obeyed("options.dry_sequence_breakers", OLLAMA, "as in the other APIs"),
+    obeyed("options.samplers", OLLAMA, "as in the other APIs"),
     obeyed("options.logit_bias", OLLAMA, "as in the other APIs"),
     obeyed("options.stop_token_ids", OLLAMA, "as in the other APIs"),
     obeyed("options.ignore_eos", OLLAMA, "as in the other APIs"),

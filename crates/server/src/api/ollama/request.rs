@@ -206,7 +206,7 @@ impl OllamaBody {
             reasoning_effort: effort,
             ..BodyFields::default()
         };
-        Ok(Body { fields, sampling, structure, tools, gap: None })
+        Ok(Body { fields, sampling, structure, tools, ..Body::default() })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::api::answers::{FieldNames, Prepared};
 use crate::api::error::{ApiError, of_chat, of_engine};
 use crate::api::fields::Api;
 use crate::api::parse;
-use crate::generation::Speculation;
+use crate::generation::{LineLimits, Speculation};
 use crate::models::Model;
 use axum::body::Bytes;
 use forerun::text::{ChatParser, Gap, InfillTokens, PromptEnd};
@@ -35,6 +35,8 @@ pub(crate) struct Body {
     pub(crate) tools: ToolFields,
     /// The text with a gap, if the answer fills one.
     pub(crate) gap: Option<Gap>,
+    /// Where lines end the answer early.
+    pub(crate) lines: LineLimits,
 }
 
 /// The fields of completions and chat completions.
@@ -121,7 +123,7 @@ impl Body {
         let fields = parse(bytes)?;
         api.check(bytes)?;
         let (sampling, structure) = (parse(bytes)?, parse(bytes)?);
-        Ok(Self { fields, sampling, structure, tools: parse(bytes)?, gap: None })
+        Ok(Self { fields, sampling, structure, tools: parse(bytes)?, ..Self::default() })
     }
 
     /// Returns the name of the model, if the request names one.
@@ -156,11 +158,6 @@ impl Body {
     /// Returns whether choices begin with their prompts.
     pub(crate) fn echoes(&self) -> bool {
         self.fields.echo.unwrap_or(false)
-    }
-
-    /// Returns whether choices are their prompts, and nothing else.
-    pub(crate) fn only_echoes(&self) -> bool {
-        self.echoes() && self.given_limit().is_some_and(|(_, limit)| limit == 0)
     }
 
     /// Returns the texts of the prompts.
@@ -225,8 +222,7 @@ impl Body {
             return Err(ApiError::field("echo", "echo is only for completions without a stream"));
         }
         let shortest = prompts.iter().map(Vec::len).min().unwrap_or(0);
-        // The engine generates one token at least.
-        let limit = self.limit(model, shortest)?.unwrap_or(COMPLETION_TOKENS).max(1);
+        let limit = self.limit(model, shortest)?.unwrap_or(COMPLETION_TOKENS);
         let prompt_logprobs = logprobs.filter(|_| self.echoes());
         // The best choices are those with the highest log-probability.
         let ranks = self.candidates() > self.choices();
@@ -394,7 +390,9 @@ impl Body {
         let Some((name, limit)) = self.given_limit() else { return Ok(None) };
         match usize::try_from(limit) {
             _ if limit == -1 => Ok(Some(room(model, prompt_tokens))),
-            Ok(limit) if limit > 0 || self.echoes() => Ok(Some(limit)),
+            // The engine generates one token at least.
+            Ok(0) if name == "n_predict" || self.echoes() => Ok(Some(1)),
+            Ok(limit) if limit > 0 => Ok(Some(limit)),
             _ => {
                 let message =
                     format!("{name} is {limit}, but it must be at least 1, or -1 for no limit");
@@ -534,6 +532,8 @@ impl Body {
             request,
             method,
             ends_repetition,
+            lines: self.lines,
+            only_reads: self.given_limit().is_some_and(|(_, limit)| limit == 0),
             parser,
             fields,
             messages_left_out: 0,

@@ -60,9 +60,6 @@ pub(crate) async fn completions(
         collected = best(collected, candidates, body.choices());
     }
     let tokenizer = model.generator.forerun().tokenizer();
-    if body.only_echoes() {
-        usage.completion = 0;
-    }
     let choice = |(index, choice): (usize, &Collected)| {
         let mut value = match echoes.get(index / body.choices()) {
             None => whole_choice(&choice.answer, body.reports_logprobs(), tokenizer),
@@ -97,8 +94,6 @@ struct Echo {
     text: String,
     /// The first token, which has no log-probability.
     first: TokenId,
-    /// Whether nothing follows it.
-    is_all: bool,
 }
 
 /// Returns the prompts, if choices begin with them.
@@ -107,19 +102,15 @@ fn echoes(body: &Body, prepared: &Prepared, tokenizer: &Tokenizer) -> Vec<Echo> 
         return Vec::new();
     }
     let first = prepared.prompts.iter().filter_map(|prompt| prompt.first().copied());
-    let is_all = body.only_echoes();
-    let echo = |(text, first)| Echo { text, first, is_all };
+    let echo = |(text, first)| Echo { text, first };
     body.prompt_texts(tokenizer).into_iter().zip(first).map(echo).collect()
 }
 
 impl Echo {
     fn choice(&self, answer: &Answer, tokenizer: &Tokenizer) -> Value {
-        let Self { text, first, is_all } = self;
+        let Self { text, first } = self;
         let logprobs = Logprobs::of_prompt(answer, tokenizer);
         let mut logprobs = logprobs.map(|logprobs| logprobs.of_echo(*first, text));
-        if *is_all {
-            return json!({"text": text, "logprobs": logprobs, "finish_reason": "length"});
-        }
         // Those of the answer alone are for `best_of`.
         let own = Logprobs::of_answer(answer, tokenizer);
         if let Some((all, own)) = logprobs.as_mut().zip(own) {

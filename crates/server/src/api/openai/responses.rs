@@ -235,7 +235,7 @@ impl ResponseBody {
             verbosity,
             ..BodyFields::default()
         };
-        Ok(Body { fields, sampling, structure, tools, gap: None })
+        Ok(Body { fields, sampling, structure, tools, ..Body::default() })
     }
 }
 

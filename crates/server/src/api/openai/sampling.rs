@@ -42,6 +42,7 @@ pub(crate) struct SamplingFields {
     stop_token_ids: Option<Vec<TokenId>>,
     ignore_eos: Option<bool>,
     min_tokens: Option<u64>,
+    samplers: Option<Vec<String>>,
     skip_special_tokens: Option<bool>,
 }
 
@@ -94,6 +95,9 @@ impl SamplingFields {
             let message = || format!("logit_bias has {token:?}, which is not a token's number");
             let token = token.parse().map_err(|_| ApiError::field("logit_bias", message()))?;
             sampling.logit_bias.insert(token, *bias);
+        }
+        if let Some(names) = self.samplers.as_deref().filter(|names| !names.is_empty()) {
+            keep_named(names, sampling)?;
         }
         let config = model.generator.forerun().config();
         self.limit_penalties(sampling, config.max_position_embeddings)?;
@@ -190,6 +194,45 @@ impl SamplingFields {
     }
 }
 
+/// Leaves out the samplers that a request does not name, as in llama-server.
+fn keep_named(names: &[String], sampling: &mut SamplingOptions) -> Result<(), ApiError> {
+    let logit_bias = std::mem::take(&mut sampling.logit_bias);
+    let mut kept = SamplingOptions { temperature: 1.0, logit_bias, ..SamplingOptions::default() };
+    for name in names {
+        match &**name {
+            "penalties" => {
+                kept.repetition_penalty = sampling.repetition_penalty;
+                kept.frequency_penalty = sampling.frequency_penalty;
+                kept.presence_penalty = sampling.presence_penalty;
+            }
+            "dry" => kept.dry = sampling.dry.clone(),
+            "top_n_sigma" => kept.top_n_sigma = sampling.top_n_sigma,
+            "top_k" => kept.top_k = sampling.top_k,
+            "typ_p" | "typical_p" => kept.typical_p = sampling.typical_p,
+            "top_p" => kept.top_p = sampling.top_p,
+            "min_p" => kept.min_p = sampling.min_p,
+            "xtc" => {
+                kept.xtc_probability = sampling.xtc_probability;
+                kept.xtc_threshold = sampling.xtc_threshold;
+            }
+            "temperature" => {
+                kept.temperature = sampling.temperature;
+                kept.dynatemp_range = sampling.dynatemp_range;
+                kept.dynatemp_exponent = sampling.dynatemp_exponent;
+            }
+            _ => {
+                let message = format!(
+                    "samplers has {name:?}, but it must be of penalties, dry, top_n_sigma, top_k, typ_p, top_p, \
+                     min_p, xtc and temperature"
+                );
+                return Err(ApiError::field("samplers", message));
+            }
+        }
+    }
+    *sampling = kept;
+    Ok(())
+}
+
 impl<'de> Deserialize<'de> for Seed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_i64(SeedVisitor)
@@ -231,7 +274,7 @@ mod tests {
             "frequency_penalty": 1, "repetition_penalty": 1.1, "repeat_penalty": 1.1,
             "repeat_last_n": -1, "logit_bias": {"1": 2}, "seed": 3, "stop": ["a"],
             "stop_token_ids": [1], "ignore_eos": true, "min_tokens": 1,
-            "skip_special_tokens": false,
+            "skip_special_tokens": false, "samplers": ["top_k"],
         });
         nulls_are_absent::<SamplingFields>(&whole, &[]);
     }
