@@ -35,7 +35,7 @@ impl LineGuard {
                 let read = self.text.len();
                 self.text.push_str(more);
                 self.end =
-                    self.short_line(read).or_else(|| self.is_late().then(|| self.text.len()));
+                    self.short_line(read).or_else(|| self.is_late().then_some(self.text.len()));
                 if let Some(end) = self.end {
                     more.truncate(end.saturating_sub(read));
                     stream.stop();
