@@ -1,14 +1,16 @@
 //! How much of a prompt a pass reads while answers wait for its end.
 
 use forerun_core::SequenceId;
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// Chooses the part of a prompt that shares a pass with running answers, so that the pass takes at
 /// most about twice as long as one without it. No answer's tokens then stop while a prompt is read.
 #[derive(Debug, Default)]
 pub(crate) struct PromptParts {
-    /// The sequences whose prompts have been read.
-    running: HashSet<SequenceId>,
+    /// The number of passes.
+    passes: u64,
+    /// The last pass of each sequence whose prompt has been read.
+    running: HashMap<SequenceId, u64>,
     /// The usual time of a pass without a prompt.
     pass_ns: Option<f64>,
     /// The usual time of a token of a prompt.
@@ -27,6 +29,8 @@ pub(crate) struct PassPart {
 const LEAST: usize = 16;
 /// More tokens than this are a prompt, even if one pass computes them all.
 const PROMPT: usize = 32;
+/// An answer that has missed so many passes is not waiting for them: a chat keeps its sequence.
+const PASSES_AWAY: u64 = 8;
 /// What a new time counts.
 const NEWER: f64 = 0.1;
 
@@ -34,9 +38,11 @@ impl PromptParts {
     /// Returns the most tokens of a sequence's prompt in the next pass. `None`: no other answer
     /// waits, or too little is known.
     pub(crate) fn most(&self, sequence: SequenceId) -> Option<usize> {
-        let is_alone = self.running.iter().all(|other| *other == sequence.base());
+        let waits = |(other, last): (&SequenceId, &u64)| {
+            *other != sequence.base() && self.passes - last < PASSES_AWAY
+        };
         let tokens = self.pass_ns? / self.token_ns?;
-        (!is_alone).then(|| (tokens as usize).max(LEAST))
+        self.running.iter().any(waits).then(|| (tokens as usize).max(LEAST))
     }
 
     /// Learns from a pass of `ns` nanoseconds.
@@ -55,8 +61,9 @@ impl PromptParts {
         };
         let usual = time.unwrap_or(new);
         *time = Some(usual + NEWER * (new - usual));
+        self.passes += 1;
         let read = parts.iter().filter(|part| part.is_complete);
-        self.running.extend(read.map(|part| part.sequence.base()));
+        self.running.extend(read.map(|part| (part.sequence.base(), self.passes)));
     }
 
     pub(crate) fn release(&mut self, sequence: SequenceId) {
@@ -88,6 +95,8 @@ mod tests {
         assert_eq!(parts.most(SequenceId(1)), Some(60));
         (0..100).for_each(|_| parts.add(&[part(1, 1, true)], 1_000.0));
         assert_eq!(parts.most(SequenceId(3)), Some(LEAST));
+        // The second answer has not taken part for long.
+        assert_eq!(parts.most(SequenceId(1)), None);
         parts.release(SequenceId(1));
         parts.release(SequenceId(2));
         assert_eq!(parts.most(SequenceId(3)), None);
