@@ -86,7 +86,7 @@ mod tests {
         parts.add(&[part(1, 256, true)], 256_000.0);
         for _ in 0..100 {
             parts.add(&[part(1, 4, true)], 60_000.0);
-            parts.add(&[part(1, 4, true), part(2, 40, false)], 100_000.0);
+            parts.add(&[part(1, 4, true), part(2, 60, false)], 120_000.0);
         }
         // The answer itself waits for nobody.
         assert_eq!(parts.most(SequenceId(1)), None);
