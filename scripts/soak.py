@@ -116,9 +116,9 @@ class Soak:
         connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}),
                            {"Content-Type": "application/json"})
         text, response = "", connection.getresponse()
+        if response.status != 200:
+            return f"{response.status} {response.read()!r} instead of {expected!r}"
         for line in response:
-            if response.status != 200:
-                return f"{response.status} {line!r} instead of {expected!r}"
             if line.startswith(b"data: {"):
                 text += "".join(choice["text"] for choice in json.loads(line[6:])["choices"])
             time.sleep(pause)

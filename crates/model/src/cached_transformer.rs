@@ -34,9 +34,9 @@ pub const DRAFTER_CACHE_BYTES: usize = 1 << 30;
 ///
 /// * A request computes the tokens that no cache holds. Whole pages of equal tokens are shared
 ///   between sequences. The rows that a request asks for are always computed.
-/// * A prompt is computed in parts of up to 256 rows, or fewer if the request says so, so a pass may
-///   have rows without logits.
-///   Requests with at most 32 missing tokens take part in every pass.
+/// * A prompt is computed in parts of up to 256 rows, or fewer if the request's
+///   [`Progress`](forerun_lm::Progress) says so. So a pass may have rows without logits. Requests
+///   with at most 32 missing tokens take part in every pass.
 /// * An encoder computes each text as a whole, and shares nothing.
 /// * Rows and pages of one adapter are never used with another one, or without.
 /// * Requests with another order of layers, or for another device, wait for another pass.
@@ -374,9 +374,8 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
             }
             self.pool.protect_states(sequence);
         }
-        let most = batch.iter().filter_map(|entry| entry.progress.prompt_tokens).min();
-        let (mut planned, mut prefill_rows) =
-            (Vec::new(), most.unwrap_or(PREFILL_ROWS).min(PREFILL_ROWS));
+        let most = batch.iter().filter_map(|entry| entry.progress.prompt_tokens);
+        let (mut planned, mut prefill_rows) = (Vec::new(), most.fold(PREFILL_ROWS, usize::min));
         for (index, entry) in unfinished(batch) {
             let embedded = self.architecture().embedded_tokens();
             if let Err(error) = check_request(&entry.request, self.context_length(), embedded) {

@@ -3,8 +3,8 @@
 use forerun_core::SequenceId;
 use std::collections::HashMap;
 
-/// Chooses the part of a prompt that shares a pass with running answers, so that the pass takes at
-/// most about twice as long as one without it. No answer's tokens then stop while a prompt is read.
+/// Chooses the part of a prompt that shares a pass with running answers: as many tokens as take the
+/// time of a pass without it, and at least 16. So answers go on while a prompt is read.
 #[derive(Debug, Default)]
 pub(crate) struct PromptParts {
     /// The number of passes.

@@ -46,7 +46,7 @@ pub struct Task {
     /// as cut off ([`Finish::MaxTokens`](forerun::Finish::MaxTokens)).
     pub ends_repetition: bool,
     /// Where lines end the answer early. It then counts as cut off, too.
-    pub lines: LineLimits,
+    pub lines: Option<LineLimits>,
 }
 
 /// The events of an answer. Dropping it cancels the answer.
@@ -152,12 +152,12 @@ impl Generator {
             }
         };
         let mut guard = ends_repetition.then(RepetitionGuard::default);
-        let mut lines = LineGuard::new(lines);
+        let mut lines = lines.map(LineGuard::new);
         while let Some(mut event) = stream.next() {
             if let (Some(guard), Ok(event)) = (&mut guard, &mut event) {
                 guard.read(event, &mut stream);
             }
-            if let Ok(event) = &mut event {
+            if let (Some(lines), Ok(event)) = (&mut lines, &mut event) {
                 lines.read(event, &mut stream);
             }
             match &event {

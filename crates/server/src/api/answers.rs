@@ -39,7 +39,7 @@ pub(crate) struct Prepared {
     /// Whether answers end when they repeat themselves.
     pub(crate) ends_repetition: bool,
     /// Where lines end answers early.
-    pub(crate) lines: LineLimits,
+    pub(crate) lines: Option<LineLimits>,
     /// Whether the prompts are only read: answers have no tokens.
     pub(crate) only_reads: bool,
     pub(crate) parser: Box<dyn Fn() -> ChatParser + Send>,

@@ -102,10 +102,10 @@ fn completion(bytes: &Bytes) -> Result<(Body, InfillWriter), ApiError> {
     }
     body.fields.n_predict = Some(body.given_limit().map_or(-1, |(_, limit)| limit));
     let milliseconds = t_max_predict_ms.and_then(|limit| u64::try_from(limit).ok());
-    body.lines = LineLimits {
+    body.lines = Some(LineLimits {
         time: milliseconds.filter(|limit| *limit > 0).map(Duration::from_millis),
         indent: n_indent.and_then(|indent| usize::try_from(indent).ok()).unwrap_or(0),
-    };
+    });
     let name = |file: &OtherFile| file.filename.clone().unwrap_or_else(|| "tmp".to_owned());
     body.gap = Some(Gap {
         prefix: input_prefix.unwrap_or_default(),

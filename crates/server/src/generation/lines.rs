@@ -4,7 +4,7 @@ use forerun::{AnswerEvent, AnswerStream, Finish};
 use std::time::{Duration, Instant};
 
 /// Where an answer ends before its limit.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct LineLimits {
     /// The time since the first token after which an answer of several lines ends.
     pub time: Option<Duration>,

@@ -36,7 +36,7 @@ pub(crate) struct Body {
     /// The text with a gap, if the answer fills one.
     pub(crate) gap: Option<Gap>,
     /// Where lines end the answer early.
-    pub(crate) lines: LineLimits,
+    pub(crate) lines: Option<LineLimits>,
 }
 
 /// The fields of completions and chat completions.
